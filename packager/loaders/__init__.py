@@ -1,0 +1,1 @@
+"""Opens trained models: by content, never by file extension."""

@@ -1,0 +1,348 @@
+"""Opens Keras 3 models and describes them as a `LayerGraph`. Runs in the TensorFlow child."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from packager.errors import ModelError, UnsupportedError
+from packager.loaders import names
+from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
+from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
+
+_SUFFIX = {"keras3": ".keras", "keras_h5": ".h5"}
+
+
+def open_file(
+    source: str, file_format: str, saved_by: str, custom_objects: list[str], unsafe: bool
+) -> OpenedModel:
+    """Opens a `.keras` archive or a Keras 3 `.h5` file.
+
+    Raises:
+        ModelError: Keras cannot open it; says which class is unknown where that is the reason.
+    """
+    import keras
+
+    objects = load_custom_objects(custom_objects)
+    with tempfile.TemporaryDirectory() as folder:
+        # Keras goes by the extension; the content has been recognised already.
+        link = Path(folder) / f"model{_SUFFIX[file_format]}"
+        link.symlink_to(Path(source).resolve())
+        try:
+            model = keras.saving.load_model(
+                link, custom_objects=objects, compile=False, safe_mode=not unsafe
+            )
+        except Exception as error:
+            raise _explain(source, error) from error
+    return open_model(model, source, file_format, saved_by)
+
+
+def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
+    """Calls `package.module:function` and takes the Keras model that it returns."""
+    import keras
+
+    load_custom_objects(custom_objects)
+    module, _, function = source.partition(":")
+    try:
+        model = getattr(_import(module), function)()
+    except Exception as error:
+        raise ModelError(
+            f"{source} cannot be called without arguments: {type(error).__name__}: {error}",
+            hint="the function must return a Keras 3 model",
+        ) from error
+    if not isinstance(model, keras.Model):
+        raise ModelError(f"{source} returned {type(model).__name__}, expected a keras.Model")
+    return open_model(model, source, "callable", f"keras {keras.__version__}")
+
+
+def open_model(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:  # noqa: ANN401
+    """Wraps a Keras model.
+
+    Raises:
+        ModelError: It was never called, has no inputs, or its weights are not finite.
+    """
+    import keras
+
+    if not _is_graph(model):
+        return _open_subclassed(model, source, file_format, saved_by)
+    if not model.inputs or not model.outputs:
+        raise ModelError(f"{source}: the model is empty: it has no layers")
+    check_weights(model.variables, source)
+    inputs = _ends(model.inputs, "input")
+    outputs = _ends(model.outputs, "output")
+
+    def call(tensors: Tensors) -> Tensors:
+        ordered = [tensors[end.name] for end in inputs]
+        packed = keras.tree.pack_sequence_as(_input_structure(model), ordered)
+        result = keras.tree.flatten(model(packed, training=False))
+        return {end.name: value for end, value in zip(outputs, result, strict=True)}
+
+    variables = [v.value for v in model.variables]
+    return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
+
+
+def layer_graph(model: Any) -> LayerGraph:  # noqa: ANN401
+    """Describes a Sequential or functional model.
+
+    Raises:
+        UnsupportedError: The model is subclassed: it has no layer graph.
+    """
+    if type(model).__name__ == "Sequential":
+        return _sequential_graph(model)
+    if not _is_graph(model):
+        raise UnsupportedError(
+            f"the model {model.name!r} is subclassed ({type(model).__name__}): it has no layer graph",
+            hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
+        )
+    config = model.get_config()
+    layers = tuple(_layer(model.get_layer(c["name"]), c) for c in config["layers"])
+    return LayerGraph(
+        name=model.name,
+        class_name="Functional",
+        layers=_sorted(layers),
+        inputs=tuple(_refs(config["input_layers"])),
+        outputs=tuple(_refs(config["output_layers"])),
+    )
+
+
+def load_custom_objects(modules: list[str]) -> dict[str, Any]:
+    """Imports the modules of `--custom-objects` and returns their classes and functions."""
+    objects: dict[str, Any] = {}
+    for name in modules:
+        module = _import(name)
+        objects.update(
+            {k: v for k, v in vars(module).items() if callable(v) and not k.startswith("_")}
+        )
+    return objects
+
+
+def _import(name: str) -> Any:  # noqa: ANN401
+    # `python -m packager` has the working folder on its path, the installed command has not.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ModelError(
+            f"the module {name!r} cannot be imported: {error}",
+            hint="run packager in the folder that holds it, or set PYTHONPATH",
+        ) from error
+
+
+def _is_graph(model: Any) -> bool:  # noqa: ANN401
+    import keras
+
+    if isinstance(model, keras.Sequential):
+        return bool(model.built and model.layers)
+    return isinstance(model, keras.src.models.Functional)
+
+
+def _input_structure(model: Any) -> Any:  # noqa: ANN401
+    functional = getattr(model, "_functional", None) or model
+    return functional._inputs_struct
+
+
+def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:  # noqa: ANN401
+    import keras
+    from keras.src.export import export_utils
+
+    kind = type(model).__name__
+    shapes = getattr(model, "_build_shapes_dict", None)
+    if not model.built or not shapes:
+        raise ModelError(
+            f"{source}: the {kind} model has never been called, so its inputs are unknown",
+            hint="call it once on a sample before saving: model(sample)",
+        )
+    check_weights(model.variables, source)
+    signature = export_utils.get_input_signature(model)
+    specs = keras.tree.flatten(signature)
+    fallback = [spec.name or f"input_{i}" for i, spec in enumerate(specs)]
+    inputs = tuple(
+        End(name, original, tuple(spec.shape), str(spec.dtype))
+        for name, original, spec in zip(
+            names.sanitise(fallback, "input"), fallback, specs, strict=True
+        )
+    )
+
+    def apply(tensors: Tensors) -> list[Any]:
+        ordered = [tensors[end.name] for end in inputs]
+        arguments = keras.tree.pack_sequence_as(signature, ordered)
+        flat: list[Any] = keras.tree.flatten(model(*arguments, training=False))
+        return flat
+
+    symbolic = {
+        e.name: keras.KerasTensor(tuple(n if i else None for i, n in enumerate(e.shape)), e.dtype)
+        for e in inputs
+    }
+    found = keras.backend.compute_output_spec(lambda **t: apply(t), **symbolic)
+    labels = ["output"] if len(found) == 1 else [f"output_{i + 1}" for i in range(len(found))]
+    outputs = tuple(
+        End(name, name, tuple(t.shape), str(t.dtype)) for name, t in zip(labels, found, strict=True)
+    )
+
+    def call(tensors: Tensors) -> Tensors:
+        return dict(zip(labels, apply(tensors), strict=True))
+
+    variables = [v.value for v in model.variables]
+    return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
+
+
+def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:  # noqa: ANN401
+    operations = [tensor._keras_history.operation for tensor in tensors]
+    originals = [operation.name for operation in operations]
+    return tuple(
+        End(
+            name=name,
+            source_name=original,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype),
+            activation=_activation(operation) if fallback == "output" else "none",
+        )
+        for name, original, tensor, operation in zip(
+            names.sanitise(originals, fallback), originals, tensors, operations, strict=True
+        )
+    )
+
+
+def _activation(operation: Any) -> str:  # noqa: ANN401
+    """Tells whether a layer ends in softmax or sigmoid; nested models by their last layer."""
+    layers = getattr(operation, "layers", None)
+    if layers:
+        return _activation(layers[-1])
+    kind = type(operation).__name__
+    if kind in ("Softmax", "Sigmoid"):
+        return kind.lower()
+    activation = getattr(getattr(operation, "activation", None), "__name__", "")
+    return activation if activation in ("softmax", "sigmoid") else "none"
+
+
+def _sequential_graph(model: Any) -> LayerGraph:  # noqa: ANN401
+    """A Sequential model as a chain of calls, with an InputLayer in front."""
+    config = model.get_config()
+    described = {c["config"]["name"]: c for c in config["layers"]}
+    tensor = model.inputs[0]
+    name = tensor._keras_history.operation.name
+    layers = [
+        Layer(
+            "InputLayer",
+            name,
+            {"batch_shape": list(tensor.shape), "dtype": str(tensor.dtype), "name": name},
+        )
+    ]
+    for layer in model.layers:
+        previous = TensorRef(layers[-1].name, 0, 0)
+        inside = {**described[layer.name], "name": layer.name}
+        inside["inbound_nodes"] = [{"args": [_history(previous)], "kwargs": {}}]
+        layers.append(_layer(layer, inside))
+    return LayerGraph(
+        name=model.name,
+        class_name="Sequential",
+        layers=tuple(layers),
+        inputs=(TensorRef(name, 0, 0),),
+        outputs=(TensorRef(layers[-1].name, 0, 0),),
+    )
+
+
+def _history(ref: TensorRef) -> dict[str, Any]:
+    history = {"keras_history": [ref.layer, ref.node, ref.tensor]}
+    return {"class_name": "__keras_tensor__", "config": history}
+
+
+def _layer(layer: Any, described: dict[str, Any]) -> Layer:  # noqa: ANN401
+    nested = hasattr(layer, "layers") and _is_graph(layer)
+    return Layer(
+        class_name=described["class_name"],
+        name=layer.name,
+        module=described.get("module") or "",
+        config={k: v for k, v in described["config"].items() if not (nested and k == "layers")},
+        calls=tuple(_call(node) for node in described.get("inbound_nodes", [])),
+        weights={} if nested else _weights(layer),
+        graph=layer_graph(layer) if nested else None,
+    )
+
+
+def _weights(layer: Any) -> dict[str, Any]:  # noqa: ANN401
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    for weight in layer.weights:
+        parts = weight.path.split("/")
+        below = parts[parts.index(layer.name) + 1 :] if layer.name in parts else []
+        found["/".join(below) or weight.name] = np.asarray(weight)
+    return found
+
+
+def _call(node: dict[str, Any]) -> Call:
+    arguments = {k: v for k, v in node["kwargs"].items() if v is not None and not _has_tensor(v)}
+    constants = [v for v in node["args"] if not _has_tensor(v)]
+    if constants:
+        arguments["*args"] = constants
+    return Call(tuple(_tensor_refs([node["args"], node["kwargs"]])), arguments)
+
+
+def _has_tensor(value: Any) -> bool:  # noqa: ANN401
+    return any(True for _ in _tensor_refs(value))
+
+
+def _tensor_refs(value: Any) -> Iterator[TensorRef]:  # noqa: ANN401
+    if isinstance(value, dict):
+        if value.get("class_name") == "__keras_tensor__":
+            yield TensorRef(*value["config"]["keras_history"])
+        else:
+            yield from _tensor_refs(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensor_refs(item)
+
+
+def _refs(value: Any) -> Iterator[TensorRef]:  # noqa: ANN401
+    """References of `input_layers`: one bare `[name, node, tensor]`, or a structure of them."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    if len(value) == 3 and isinstance(value[0], str):
+        yield TensorRef(*value)
+    else:
+        for item in value:
+            yield from _refs(item)
+
+
+def _sorted(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Orders layers so that each stands after those that its first calls need."""
+    by_name = {layer.name: layer for layer in layers}
+    done: dict[str, Layer] = {}
+
+    for layer in layers:
+        stack = [layer]
+        while stack:
+            top = stack[-1]
+            needed = [
+                by_name[ref.layer]
+                for call in top.calls[:1]
+                for ref in call.inputs
+                if ref.layer not in done and ref.layer != top.name
+            ]
+            if needed:
+                stack.extend(needed)
+            else:
+                done[top.name] = stack.pop()
+    return tuple(done.values())
+
+
+def _explain(source: str, error: Exception) -> ModelError:
+    text = str(error)
+    if "Could not locate class" in text or "Unknown layer" in text:
+        name = text.partition("'")[2].partition("'")[0]
+        return ModelError(
+            f"{source}: the model uses the custom class {name!r}, which is not known here",
+            hint="name the module that defines it: --custom-objects package.module",
+        )
+    return ModelError(
+        f"{source}: Keras cannot open it: {type(error).__name__}: {text.splitlines()[0][:300]}",
+        hint="open it with keras.saving.load_model in the environment that saved it and save it"
+        " again",
+    )

@@ -1,0 +1,217 @@
+"""Tells what a model source is, without TensorFlow: format, saving version, embedded code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packager.bundle import hash_file
+from packager.errors import EnvironmentLacks, ModelError
+
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_CODE_CLASSES = ("Lambda", "__lambda__", "TFOpLambda", "SlicingOpLambda")
+MAX_CONFIG_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model source that has been recognised.
+
+    Attributes:
+        source: What the user gave: a path or `module:function`.
+        format: `keras3` (.keras archive), `keras_h5`, `saved_model` or `callable`.
+        saved_by: Such as `keras 3.15.1`; `tensorflow 2.21.0` for a SavedModel.
+        sha256: Hash of the file, or of the folder's files and names; of the text for a callable.
+        size_bytes: Size of the file or folder.
+        config: Keras' description of the model; empty where the format has none.
+        weights_hint: Where weights of the wrong kind were found, for messages.
+    """
+
+    source: str
+    format: str
+    saved_by: str
+    sha256: str
+    size_bytes: int
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """A default name for the bundle."""
+        if self.format == "callable":
+            return self.source.rpartition(":")[2]
+        return Path(self.source).resolve().name.split(".")[0] or "model"
+
+
+def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:
+    """Recognises a model source by its content.
+
+    Args:
+        source: A path, or `package.module:function`.
+        allow_unsafe_code: Accept Lambda layers and other embedded Python code.
+
+    Raises:
+        ModelError: It is missing, empty, damaged, not a model, of a version that is not
+            supported, or embeds code.
+    """
+    path = Path(source)
+    if not path.exists():
+        if _CALLABLE.fullmatch(source):
+            digest = hashlib.sha256(source.encode()).hexdigest()
+            return ModelFile(source, "callable", "python", digest, 0)
+        raise ModelError(f"{source} does not exist", hint="check the path of the model")
+    try:
+        found = _identify_folder(path) if path.is_dir() else _identify_file(path)
+    except OSError as error:
+        raise ModelError(f"{source} cannot be read: {error.strerror or error}") from None
+    _refuse_keras2(found)
+    if not allow_unsafe_code:
+        _refuse_code(found)
+    return found
+
+
+def _identify_file(path: Path) -> ModelFile:
+    size = path.stat().st_size
+    if size == 0:
+        raise ModelError(f"{path} is empty (0 bytes)", hint="save the model again")
+    with path.open("rb") as stream:
+        magic = stream.read(8)
+    if magic[:4] == b"PK\x03\x04":
+        return _identify_archive(path, size)
+    if magic == _HDF5_MAGIC:
+        return _identify_hdf5(path, size)
+    if magic[4:8] == b"TFL3":
+        raise ModelError(
+            f"{path} is a TFLite file: an artifact, not a trained model",
+            hint="give the Keras model or SavedModel that it was converted from",
+        )
+    raise ModelError(
+        f"{path} is not a model: neither a .keras archive, nor HDF5, nor a SavedModel folder"
+        f" (it begins with {magic!r})",
+        hint="save the model with model.save('model.keras')",
+    )
+
+
+def _identify_archive(path: Path, size: int) -> ModelFile:
+    damaged = ModelError(
+        f"{path} is a damaged .keras archive: it was cut off or changed",
+        hint="copy it again, or save the model again with model.save('model.keras')",
+    )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            missing = {"config.json", "metadata.json", "model.weights.h5"} - names
+            if missing:
+                raise ModelError(
+                    f"{path} is a zip file but no .keras archive: it has no {sorted(missing)[0]}",
+                    hint="save the model with model.save('model.keras')",
+                )
+            metadata = _read_member(archive, "metadata.json")
+            config = _read_member(archive, "config.json")
+            if archive.testzip() is not None:
+                raise damaged
+    except (zipfile.BadZipFile, EOFError, ValueError, KeyError):
+        raise damaged from None
+    version = str(metadata.get("keras_version", "unknown"))
+    return ModelFile(
+        str(path), "keras3", f"keras {version}", hash_file(path).sha256, size, config
+    )
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
+    if archive.getinfo(name).file_size > MAX_CONFIG_BYTES:
+        raise ModelError(f"{archive.filename}: {name} is larger than 256 MB")
+    value = json.loads(archive.read(name))
+    if not isinstance(value, dict):
+        raise ValueError(name)
+    return value
+
+
+def _identify_hdf5(path: Path, size: int) -> ModelFile:
+    try:
+        import h5py
+    except ImportError:
+        raise EnvironmentLacks(
+            f"{path} is an HDF5 file and h5py is not installed", hint="pip install 'packager[build]'"
+        ) from None
+    try:
+        with h5py.File(path, "r") as file:
+            attributes = {key: file.attrs[key] for key in file.attrs}
+            config = json.loads(_text(attributes["model_config"])) if "model_config" in attributes else None
+            keys = sorted(file.keys())
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{path} is a damaged HDF5 file: {error}", hint="copy it again, or save the model again"
+        ) from None
+    if config is None:
+        raise ModelError(
+            f"{path} holds weights only (groups: {', '.join(keys[:4]) or 'none'}), not a model: it has"
+            " no model_config",
+            hint="save the whole model with model.save('model.keras'), or give"
+            " package.module:function that builds the model and loads these weights",
+        )
+    version = _text(attributes.get("keras_version", "2 (not recorded)"))
+    return ModelFile(
+        str(path), "keras_h5", f"keras {version}", hash_file(path).sha256, size, config
+    )
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _identify_folder(path: Path) -> ModelFile:
+    if not (path / "saved_model.pb").is_file():
+        raise ModelError(
+            f"{path} is a folder without saved_model.pb, so it is not a SavedModel",
+            hint="give the folder that model.export(...) wrote",
+        )
+    if (path / "saved_model.pb").stat().st_size == 0:
+        raise ModelError(f"{path / 'saved_model.pb'} is empty (0 bytes)", hint="export it again")
+    digest = hashlib.sha256()
+    size = 0
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        entry = hash_file(file)
+        size += entry.bytes
+        digest.update(f"{file.relative_to(path).as_posix()}\0{entry.sha256}\n".encode())
+    return ModelFile(str(path), "saved_model", "tensorflow", digest.hexdigest(), size)
+
+
+def _refuse_keras2(found: ModelFile) -> None:
+    program, _, version = found.saved_by.partition(" ")
+    if program == "keras" and not version.startswith("3"):
+        raise ModelError(
+            f"{found.source} was saved by {found.saved_by}; Keras 3 opens only files of Keras 3",
+            hint="export it with the Keras that saved it, model.export('saved_model'), and give"
+            " that folder",
+        )
+
+
+def _refuse_code(found: ModelFile) -> None:
+    for where, class_name in _embedded_code(found.config):
+        raise ModelError(
+            f"{found.source}: the layer {where!r} is a {class_name} with Python code inside,"
+            " which would run when the model is opened",
+            hint="replace it by a Keras layer or operation; if you trust the file, add"
+            " --allow-unsafe-code",
+        )
+
+
+def _embedded_code(value: Any, where: str = "model") -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    if isinstance(value, dict):
+        config = value.get("config")
+        if isinstance(config, dict) and isinstance(config.get("name"), str):
+            where = config["name"]
+        if value.get("class_name") in _CODE_CLASSES:
+            yield where, str(value["class_name"])
+        for item in value.values():
+            yield from _embedded_code(item, where)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _embedded_code(item, where)

@@ -1,0 +1,84 @@
+"""Opens TensorFlow SavedModels by their signature. Runs in the TensorFlow child."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from packager.errors import ModelError
+from packager.loaders import names
+from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
+
+# What Keras and TensorFlow call an output that nobody named.
+_ANONYMOUS = re.compile(r"(output|keras_tensor|Identity)(_\d+)?")
+
+
+def open_folder(source: str, signature: str | None) -> OpenedModel:
+    """Opens a SavedModel and takes one of its signatures.
+
+    Args:
+        source: The folder.
+        signature: The signature's name; None takes `serving_default`, or the only one.
+
+    Raises:
+        ModelError: It cannot be loaded, or the signature does not exist or is not clear.
+    """
+    import tensorflow as tf
+
+    try:
+        loaded = tf.saved_model.load(source)
+    except Exception as error:
+        raise ModelError(
+            f"{source}: TensorFlow cannot open it: {str(error).splitlines()[0][:300]}",
+            hint="check that saved_model.pb and variables/ were copied completely",
+        ) from error
+    function = _choose(source, loaded.signatures, signature)
+    version = getattr(loaded, "tensorflow_version", "")
+    given = function.structured_input_signature[1]
+    inputs = _ends(given, "input")
+    outputs = _ends(function.structured_outputs, "output")
+    check_weights(list(function.variables), source)
+
+    def call(tensors: Tensors) -> Tensors:
+        result = function(**{end.source_name: tensors[end.name] for end in inputs})
+        return {end.name: result[end.source_name] for end in outputs}
+
+    return OpenedModel(
+        format="saved_model",
+        saved_by=f"tensorflow {version}".strip(),
+        inputs=inputs,
+        outputs=outputs,
+        call=call,
+        variables=list(function.variables),
+        keep_alive=[loaded],
+    )
+
+
+def _choose(source: str, signatures: Any, wanted: str | None) -> Any:  # noqa: ANN401
+    known = ", ".join(sorted(signatures)) or "none"
+    if wanted is None:
+        if "serving_default" in signatures:
+            return signatures["serving_default"]
+        if len(signatures) == 1:
+            return next(iter(signatures.values()))
+        raise ModelError(
+            f"{source}: which signature is meant? It has: {known}", hint="add --signature NAME"
+        )
+    if wanted not in signatures:
+        raise ModelError(f"{source} has no signature {wanted!r}; it has: {known}")
+    return signatures[wanted]
+
+
+def _ends(specs: dict[str, Any], kind: str) -> tuple[End, ...]:
+    originals = list(specs)
+    readable = [kind if _ANONYMOUS.fullmatch(name) else name for name in originals]
+    return tuple(
+        End(name, original, _shape(specs[original]), specs[original].dtype.name)
+        for name, original in zip(names.sanitise(readable, kind), originals, strict=True)
+    )
+
+
+def _shape(spec: Any) -> tuple[int | None, ...]:  # noqa: ANN401
+    if spec.shape.rank is None:
+        raise ModelError(f"the tensor {spec.name!r} has a shape of unknown rank")
+    return tuple(spec.shape.as_list())

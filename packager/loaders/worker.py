@@ -1,0 +1,133 @@
+"""The TensorFlow child process: opens the source model and makes what needs TensorFlow.
+
+Run as `python -m packager.loaders.worker`; see `packager.children`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packager.children import serve
+from packager.errors import ConversionError, UsageError
+from packager.loaders import keras3, layer_graph, saved_model
+from packager.loaders.opened import OpenedModel
+from packager.targets import saved_model as saved_model_target
+from packager.targets import tflite
+
+
+class Worker:
+    """Holds the opened model between requests."""
+
+    def __init__(self) -> None:
+        self._opened: OpenedModel | None = None
+        self._function: Any = None
+
+    def open(
+        self,
+        source: str,
+        format: str,  # noqa: A002
+        saved_by: str,
+        signature: str | None = None,
+        custom_objects: list[str] | None = None,
+        allow_unsafe_code: bool = False,
+    ) -> dict[str, Any]:
+        """Opens the model and describes its ends."""
+        objects = custom_objects or []
+        if format == "saved_model":
+            opened = saved_model.open_folder(source, signature)
+        elif format == "callable":
+            opened = keras3.open_callable(source, objects)
+        else:
+            opened = keras3.open_file(source, format, saved_by, objects, allow_unsafe_code)
+        self._opened = opened
+        return {
+            "saved_by": opened.saved_by,
+            "inputs": [dataclasses.asdict(end) for end in opened.inputs],
+            "outputs": [dataclasses.asdict(end) for end in opened.outputs],
+            "parameters": int(sum(np.prod(v.shape) for v in opened.variables)),
+            "tools": _tools(),
+        }
+
+    def write_saved_model(self, folder: str) -> None:
+        """Writes the SavedModel files into the bundle's folder."""
+        saved_model_target.write(self.opened, Path(folder))
+
+    def convert_tflite(self, path: str, input_shapes: dict[str, list[int]]) -> dict[str, Any]:
+        """Writes the converter's float TFLite file; returns the order of its ends."""
+        return tflite.convert(self.opened, Path(path), input_shapes)
+
+    def write_layer_graph(self, folder: str) -> bool:
+        """Writes the model's `LayerGraph`; False where it has none."""
+        if self.opened.keras_model is None:
+            return False
+        layer_graph.save(keras3.layer_graph(self.opened.keras_model), Path(folder))
+        return True
+
+    def predict(self, inputs: str, outputs: str, batch: int = 64) -> int:
+        """Runs the model on `<input>.npy` arrays and writes `<output>.npy`; returns the count."""
+        opened = self.opened
+        arrays = {e.name: np.load(Path(inputs) / f"{e.name}.npy", mmap_mode="r") for e in opened.inputs}
+        count = len(next(iter(arrays.values())))
+        if self._function is None:
+            shapes = {e.name: saved_model_target.free_batch(e) for e in opened.inputs}
+            self._function = saved_model_target.concrete_function(opened, shapes)
+        written: dict[str, Any] = {}
+        for start in range(0, count, batch):
+            result = self._run({k: a[start : start + batch] for k, a in arrays.items()})
+            for name, values in result.items():
+                if name not in written:
+                    written[name] = np.lib.format.open_memmap(
+                        Path(outputs) / f"{name}.npy",
+                        mode="w+",
+                        dtype=values.dtype,
+                        shape=(count, *values.shape[1:]),
+                    )
+                written[name][start : start + batch] = values
+        return count
+
+    def _run(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        import tensorflow as tf
+
+        tensors = {
+            end.name: tf.constant(np.ascontiguousarray(arrays[end.name]), end.dtype)
+            for end in self.opened.inputs
+        }
+        result = {k: v.numpy() for k, v in self._function(**tensors).items()}
+        for name, values in result.items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise ConversionError(
+                    f"the source model's output {name!r} is not finite on the samples",
+                    hint="check the samples' range against the model's preprocessing",
+                )
+        return result
+
+    @property
+    def opened(self) -> OpenedModel:
+        """The opened model."""
+        if self._opened is None:
+            raise UsageError("no model has been opened")
+        return self._opened
+
+
+def _tools() -> dict[str, str]:
+    import keras
+    import tensorflow as tf
+
+    return {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}
+
+
+if __name__ == "__main__":
+    worker = Worker()
+    serve(
+        {
+            "open": worker.open,
+            "write_saved_model": worker.write_saved_model,
+            "convert_tflite": worker.convert_tflite,
+            "write_layer_graph": worker.write_layer_graph,
+            "predict": worker.predict,
+        }
+    )

@@ -1,0 +1,180 @@
+"""Puts a finished bundle in place in one step, so that no half-written one is ever seen.
+
+A build works in a staging folder beside the versions, `NAME/.VERSION.building-XXXX`. Its name
+is not a number, so TensorFlow Serving and `packager` itself pass over it. The builder holds a
+lock on it; a staging folder without a holder is left over from a killed build and removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packager.errors import BundleError, ConfigError
+
+_STAGING = re.compile(r"\.(\d+)\.(building|old)-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A folder to build in, and the place where it will be published."""
+
+    folder: Path
+    target: Path
+    version: int
+
+
+@contextlib.contextmanager
+def staging(base: Path, version: int | None, *, force: bool = False) -> Iterator[Staging]:
+    """Yields a new staging folder below `base` (`dist/NAME`) and removes it at the end.
+
+    Args:
+        base: The folder that holds the versions.
+        version: A positive number, or None for the next free one.
+        force: An existing version may be replaced.
+
+    Raises:
+        BundleError: The version exists, or the folder cannot be written.
+    """
+    made = not base.exists()
+    descriptor = None
+    folder = None
+    try:
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            with _locked(base):
+                _clean(base)
+                number = version if version is not None else _next_version(base)
+                target = base / str(number)
+                _check_free(target, force)
+                folder = base / f".{number}.building-{secrets.token_hex(4)}"
+                folder.mkdir()
+                descriptor = os.open(folder, os.O_RDONLY)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            raise BundleError(
+                f"cannot write below {base}: {error.strerror}",
+                hint="choose another folder with --output, or make this one writable",
+            ) from None
+        yield Staging(folder, target, number)
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+        if made:
+            _remove_if_empty(base)
+
+
+def publish(stage: Staging, *, force: bool = False) -> None:
+    """Renames the staging folder to its version number.
+
+    With `force` an existing version is moved aside first, put back if the rename fails, and
+    removed after it succeeded.
+
+    Raises:
+        BundleError: The version exists (another build was faster), or a rename failed.
+    """
+    base = stage.target.parent
+    with _locked(base):
+        _check_free(stage.target, force)
+        aside = base / f".{stage.version}.old-{secrets.token_hex(4)}"
+        replaced = stage.target.exists()
+        if replaced:
+            stage.target.rename(aside)
+        try:
+            stage.folder.rename(stage.target)
+        except OSError as error:
+            if replaced:
+                aside.rename(stage.target)
+            raise BundleError(f"cannot publish {stage.target}: {error.strerror}") from None
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def reject(stage: Staging) -> Path:
+    """Keeps a bundle that failed its gates as `NAME/VERSION.rejected`, for a look at it."""
+    rejected = stage.target.with_name(f"{stage.version}.rejected")
+    with _locked(stage.target.parent):
+        shutil.rmtree(rejected, ignore_errors=True)
+        stage.folder.rename(rejected)
+    return rejected
+
+
+def parse_version(text: str) -> int | None:
+    """Reads `--version`: a positive number, or None for `next`.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    if text == "next":
+        return None
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ConfigError(
+        f"--version: expected a positive number or `next`, received {text!r}",
+        hint="TensorFlow Serving reads versions as numbers; try --version next",
+    )
+
+
+def _check_free(target: Path, force: bool) -> None:
+    if target.exists() and not force:
+        raise BundleError(
+            f"{target} exists already",
+            hint="--force replaces it, --version next adds a new version beside it",
+        )
+
+
+def _next_version(base: Path) -> int:
+    taken = [int(p.name) for p in base.iterdir() if p.name.isdigit()]
+    # Live staging folders count: two builds at once must not choose the same number.
+    taken += [int(m[1]) for p in base.iterdir() if (m := _STAGING.fullmatch(p.name))]
+    return max(taken, default=0) + 1
+
+
+def _clean(base: Path) -> None:
+    """Removes what killed builds left behind and puts back a version that was moved aside."""
+    for path in list(base.iterdir()):
+        match = _STAGING.fullmatch(path.name)
+        if match is None or _is_held(path):
+            continue
+        target = base / match[1]
+        if match[2] == "old" and not target.exists():
+            path.rename(target)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextlib.contextmanager
+def _locked(base: Path) -> Iterator[None]:
+    descriptor = os.open(base, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_if_empty(base: Path) -> None:
+    with contextlib.suppress(OSError):
+        base.rmdir()

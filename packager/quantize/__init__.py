@@ -1,0 +1,1 @@
+"""Post-training quantization: recipes, and the child process that applies them."""

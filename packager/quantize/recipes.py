@@ -1,0 +1,92 @@
+"""The post-training recipes, as data for `litert-quantizer`.
+
+A recipe is a list of rules; of those that match an operator the last one wins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Rule = dict[str, Any]
+
+
+def _weights(granularity: str) -> dict[str, Any]:
+    return {"num_bits": 8, "symmetric": True, "granularity": granularity, "dtype": "INT"}
+
+
+def _rule(operation: str, algorithm: str, config: dict[str, Any] | None = None) -> Rule:
+    rule: Rule = {"regex": ".*", "operation": operation, "algorithm_key": algorithm}
+    if config is not None:
+        rule["op_config"] = config
+    return rule
+
+
+def _dynamic(operation: str, granularity: str) -> Rule:
+    return _rule(
+        operation,
+        "min_max_uniform_quantize",
+        {
+            "weight_tensor_config": _weights(granularity),
+            "compute_precision": "INTEGER",
+            "explicit_dequantize": False,
+        },
+    )
+
+
+def _static(activation_bits: int) -> Rule:
+    return _rule(
+        "*",
+        "min_max_uniform_quantize",
+        {
+            "activation_tensor_config": {
+                "num_bits": activation_bits,
+                "symmetric": activation_bits == 16,
+                "granularity": "TENSORWISE",
+                "dtype": "INT",
+            },
+            "weight_tensor_config": _weights("CHANNELWISE"),
+            "compute_precision": "INTEGER",
+            "explicit_dequantize": False,
+        },
+    )
+
+
+_FLOAT16 = _rule(
+    "*",
+    "float_casting",
+    {
+        "weight_tensor_config": {"num_bits": 16, "dtype": "FLOAT"},
+        "compute_precision": "FLOAT",
+        "explicit_dequantize": True,
+    },
+)
+_FLOAT_ENDS = [_rule("INPUT", "no_quantize"), _rule("OUTPUT", "no_quantize")]
+
+RECIPES: dict[str, list[Rule]] = {
+    "float16": [_FLOAT16],
+    # Dense weights per tensor: a per-channel dynamic FULLY_CONNECTED is wrong on
+    # tflite-runtime 2.14 (relative error 1.0, no message). Convolutions must stay per channel:
+    # a per-tensor dynamic DEPTHWISE_CONV_2D reads past its scales on every runtime tried.
+    # tests/quantize/test_dynamic.py runs both on both runtimes.
+    "dynamic_int8": [
+        _dynamic("CONV_2D", "CHANNELWISE"),
+        _dynamic("DEPTHWISE_CONV_2D", "CHANNELWISE"),
+        _dynamic("FULLY_CONNECTED", "TENSORWISE"),
+    ],
+    "int8": [_static(8)],
+    "int8_float_io": [_static(8), *_FLOAT_ENDS],
+    "int16x8": [_static(16)],
+}
+CALIBRATED = ("int8", "int8_float_io", "int16x8")
+
+# Oldest version of each runtime on which files of this mode were run and were right, with the
+# operators of tests/quantize/test_runtimes.py. A runtime that is not listed must not run it.
+_SEEN_RIGHT = {"ai-edge-litert": "2.0.3", "tflite-runtime": "2.14.0", "tensorflow": "2.21.0"}
+MIN_VERSIONS: dict[str, dict[str, str]] = {
+    "float32": _SEEN_RIGHT,
+    "float16": _SEEN_RIGHT,
+    "dynamic_int8": _SEEN_RIGHT,
+    "int8": _SEEN_RIGHT,
+    "int8_float_io": _SEEN_RIGHT,
+    "int16x8": _SEEN_RIGHT,
+}
