@@ -233,7 +233,9 @@ class Manifest:
             if artifact.id == artifact_id:
                 return artifact
         known = ", ".join(a.id for a in self.artifacts)
-        raise BundleError(f"no artifact {artifact_id!r} in {self.name}/{self.version}; it has {known}")
+        raise BundleError(
+            f"no artifact {artifact_id!r} in {self.name}/{self.version}; it has {known}"
+        )
 
     def card(self) -> dict[str, Any]:
         """Returns what is embedded into single files, so that they explain themselves."""
@@ -244,7 +246,7 @@ class Manifest:
         return {key: everything[key] for key in keys}
 
 
-def to_json(value: Any) -> Any:  # noqa: ANN401
+def to_json(value: Any) -> Any:
     """Turns dataclasses, tuples and numpy scalars into JSON values.
 
     Raises:
@@ -263,7 +265,7 @@ def to_json(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def from_json(cls: type[T], value: Any, where: str = "manifest") -> T:  # noqa: ANN401
+def from_json(cls: type[T], value: Any, where: str = "manifest") -> T:
     """Builds a dataclass from JSON values; keys that the class lacks are ignored.
 
     Raises:
@@ -272,7 +274,7 @@ def from_json(cls: type[T], value: Any, where: str = "manifest") -> T:  # noqa: 
     return typing.cast(T, _convert(cls, value, where))
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:  # noqa: ANN401, PLR0911
+def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -295,7 +297,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:  # noqa: ANN401, PLR0911
     return value
 
 
-def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:  # noqa: ANN401
+def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:
     _expect(isinstance(value, dict), "an object", value, where)
     hints = typing.get_type_hints(cls)
     arguments = {}
@@ -309,19 +311,19 @@ def _convert_dataclass(cls: Any, value: Any, where: str) -> Any:  # noqa: ANN401
     return cls(**arguments)
 
 
-def _expect(condition: bool, expected: str, value: Any, where: str) -> None:  # noqa: ANN401
+def _expect(condition: bool, expected: str, value: Any, where: str) -> None:
     if not condition:
         raise BundleError(f"{where}: expected {expected}, received {value!r:.80}")
 
 
-def write_json(value: Any, path: Path) -> None:  # noqa: ANN401
+def write_json(value: Any, path: Path) -> None:
     """Writes JSON text (UTF-8, indented) of a value that `to_json` accepts."""
     text = json.dumps(to_json(value), indent=1, ensure_ascii=False, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401
+def read_json(path: Path) -> Any:
     """Reads a JSON file of a bundle; BundleError says what is wrong with it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

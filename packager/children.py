@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from packager import errors
-from packager.errors import ChildCrashed, PackagerError
+from packager.errors import PackagerError
 
 Handler = Callable[..., Any]
 
@@ -31,27 +31,25 @@ _LOG_TAIL_LINES = 12
 class Pending:
     """An answer that has been asked for."""
 
-    def __init__(self, child: Child, stage: str) -> None:
+    def __init__(self, child: Child, number: int) -> None:
         self._child = child
-        self.stage = stage
-        self._done = False
-        self._value: Any = None
+        self._number = number
 
-    def result(self) -> Any:  # noqa: ANN401
+    def result(self) -> Any:
         """Waits for the answer.
 
         Raises:
             PackagerError: What the handler raised.
             ChildCrashed: The child ended without an answer.
         """
-        if not self._done:
-            self._value = self._child.receive(self.stage)
-            self._done = True
-        return self._value
+        return self._child.receive(self._number)
 
 
 class Child:
     """A running worker module, used as a context manager.
+
+    A child that died is started again at the next request, after the requests that were marked
+    `keep` have been sent to it once more.
 
     Args:
         module: Dotted name of a module that calls `serve` when run.
@@ -59,19 +57,12 @@ class Child:
     """
 
     def __init__(self, module: str, *, verbose: bool = False) -> None:
-        self.module = module
-        # The name goes away at once; only the open file stays.
-        self._log: IO[bytes] = tempfile.TemporaryFile()
-        self._queue: list[str] = []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if verbose else self._log,
-            env=_environment(),
-            text=True,
-            encoding="utf-8",
-        )
+        self._module = module
+        self._verbose = verbose
+        self._stages: list[str] = []
+        self._answers: list[dict[str, Any]] = []
+        self._kept: list[str] = []
+        self._start()
 
     def __enter__(self) -> Child:
         return self
@@ -84,35 +75,35 @@ class Child:
     ) -> None:
         self.close(at_once=kind is not None)
 
-    def submit(self, method: str, stage: str, **arguments: Any) -> Pending:  # noqa: ANN401
-        """Asks for `method(**arguments)`; answers come in the order of the requests.
+    def submit(self, method: str, stage: str, *, keep: bool = False, **arguments: Any) -> Pending:
+        """Asks for `method(**arguments)`.
 
         Args:
             method: A name in the worker's handlers.
             stage: What this does, for messages: `converting tflite/float32`.
+            keep: Ask again first when the child has to be started again.
             **arguments: JSON values; paths may be given as `Path`.
         """
         request = json.dumps({"method": method, "arguments": arguments}, default=str)
-        pending = Pending(self, stage)
-        with contextlib.suppress(BrokenPipeError):  # receive() tells how the child ended
-            if self._process.stdin is not None:
-                self._process.stdin.write(request + "\n")
-                self._process.stdin.flush()
-        return pending
+        if self._process.poll() is not None:
+            self._restart()
+        if keep:
+            self._kept.append(request)
+        self._send(request)
+        self._stages.append(stage)
+        return Pending(self, len(self._stages) - 1)
 
-    def call(self, method: str, stage: str, **arguments: Any) -> Any:  # noqa: ANN401
+    def call(self, method: str, stage: str, *, keep: bool = False, **arguments: Any) -> Any:
         """Asks and waits."""
-        return self.submit(method, stage, **arguments).result()
+        return self.submit(method, stage, keep=keep, **arguments).result()
 
-    def receive(self, stage: str) -> Any:  # noqa: ANN401
-        """Reads the next answer."""
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if not line:
-            raise self._crash(stage)
-        answer = json.loads(line)
+    def receive(self, number: int) -> Any:
+        """Returns the answer to request `number`; earlier answers are kept for their askers."""
+        while len(self._answers) <= number:
+            self._answers.append(self._read())
+        answer = self._answers[number]
         if "error" in answer:
-            kind = errors.by_name(answer["error"])
-            error = kind(answer["message"], hint=answer["hint"])
+            error = errors.by_name(answer["error"])(answer["message"], hint=answer["hint"])
             error.add_note(answer["traceback"])
             raise error
         return answer["value"]
@@ -132,15 +123,47 @@ class Child:
             self._process.wait()
         self._log.close()
 
-    def _crash(self, stage: str) -> ChildCrashed:
+    def _start(self) -> None:
+        # The name goes away at once; only the open file stays.
+        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if self._verbose else self._log,
+            env=_environment(),
+            text=True,
+            encoding="utf-8",
+        )
+
+    def _restart(self) -> None:
+        while len(self._answers) < len(self._stages):  # what died with it
+            self._answers.append(self._read())
+        self.close(at_once=True)
+        self._start()
+        for request in self._kept:
+            self._send(request)
+            self._stages.append("starting again")
+
+    def _send(self, request: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # receive() tells how the child ended
+            if self._process.stdin is not None:
+                self._process.stdin.write(request + "\n")
+                self._process.stdin.flush()
+
+    def _read(self) -> dict[str, Any]:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        error = ChildCrashed(
-            f"the process that was {stage} died ({how})",
-            hint="run again with --verbose to see its output; other artifacts are kept",
-        )
-        error.add_note(self._log_tail())
-        return error
+        return {
+            "error": "ChildCrashed",
+            "message": f"the process that was {self._stages[len(self._answers)]} died ({how})",
+            "hint": "run again with --verbose to see its output; other artifacts are kept",
+            "traceback": self._log_tail(),
+        }
 
     def _log_tail(self) -> str:
         self._log.seek(0)

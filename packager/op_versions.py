@@ -79,7 +79,7 @@ _BY_TYPE: dict[str, tuple[int, int]] = {
 _DECIDING_INPUT = {"SPLIT": 1}
 
 
-def required(name: str, op: Any, tensors: tuple[list[Any], list[Any]]) -> int:  # noqa: ANN401
+def required(name: str, op: Any, tensors: tuple[list[Any], list[Any]]) -> int:
     """Returns the version that an operator needs at least.
 
     Args:
@@ -106,18 +106,18 @@ def _is_int8(inputs: list[Any]) -> bool:
     return bool(inputs[0].type == _INT8 and inputs[1].type == _INT8)
 
 
-def _is_per_channel(tensor: Any) -> bool:  # noqa: ANN401
+def _is_per_channel(tensor: Any) -> bool:
     parameters = tensor.quantization
     scale = parameters.scale if parameters is not None else None
     return scale is not None and len(scale) > 1
 
 
-def _is_int16x8_with_bias_type(op: Any, inputs: list[Any]) -> bool:  # noqa: ANN401
+def _is_int16x8_with_bias_type(op: Any, inputs: list[Any]) -> bool:
     bias_type = getattr(op.builtinOptions, "quantizedBiasType", 0)
     return bool(inputs[0].type == _INT16 and inputs[1].type == _INT8 and bias_type)
 
 
-def _conv_2d(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _conv_2d(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     if _is_int16x8_with_bias_type(op, inputs):
         return 8
     if _is_int8(inputs):
@@ -127,7 +127,7 @@ def _conv_2d(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: AN
     return 1
 
 
-def _depthwise(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _depthwise(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     if _is_int8(inputs):
         return 3
     if _is_hybrid(inputs):
@@ -135,7 +135,7 @@ def _depthwise(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: 
     return 1
 
 
-def _fully_connected(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _fully_connected(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     if _is_hybrid(inputs):
         if _is_per_channel(inputs[1]):
             return 12
@@ -149,7 +149,7 @@ def _fully_connected(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # 
     return 4 if _is_int8(inputs) else 1
 
 
-def _transpose_conv(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _transpose_conv(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     # Its second input is the filter, its third the image.
     if op.builtinOptions.fusedActivationFunction:
         return 4
@@ -158,13 +158,13 @@ def _transpose_conv(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # n
     return 2 if inputs[1].type == _INT8 else 1
 
 
-def _quantize(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _quantize(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     if _is_per_channel(outputs[0]):
         return 3
     return 2 if outputs[0].type == _INT16 else 1
 
 
-def _dequantize(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _dequantize(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     if inputs[0].type in (_INT16, _FLOAT16):
         return 3
     if inputs[0].type == _INT8:
@@ -172,7 +172,7 @@ def _dequantize(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa:
     return 1
 
 
-def _mul(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401, ARG001
+def _mul(op: Any, inputs: list[Any], outputs: list[Any]) -> int:
     version = {_INT8: 2, _INT16: 4}.get(inputs[0].type, 1)
     if version == 2 and all(_scale(t) for t in (*inputs, *outputs)):
         rescale = _scale(inputs[0]) * _scale(inputs[1]) / _scale(outputs[0])
@@ -180,7 +180,7 @@ def _mul(op: Any, inputs: list[Any], outputs: list[Any]) -> int:  # noqa: ANN401
     return version
 
 
-def _scale(tensor: Any) -> float:  # noqa: ANN401
+def _scale(tensor: Any) -> float:
     parameters = tensor.quantization
     scale = parameters.scale if parameters is not None else None
     return float(scale[0]) if scale is not None and len(scale) else 0.0

@@ -167,7 +167,7 @@ def _operators(model: Model) -> Iterator[tuple[Any, Op, str]]:
             yield graph, op, _op_name(model.operatorCodes[op.opcodeIndex])
 
 
-def _kind(model: Model, graph: Any, op: Op) -> str:  # noqa: ANN401
+def _kind(model: Model, graph: Any, op: Op) -> str:
     """Tells whether an operator computes on integers, floats, or floats with int8 weights."""
     activations, constants = [], []
     for tensor in _tensors(graph, op)[0]:
@@ -180,10 +180,10 @@ def _kind(model: Model, graph: Any, op: Op) -> str:  # noqa: ANN401
     return "hybrid" if "int8" in constants else "float"
 
 
-def _tensors(graph: Any, op: Op) -> tuple[list[Any], list[Any]]:  # noqa: ANN401
+def _tensors(graph: Any, op: Op) -> tuple[list[Any], list[Any]]:
     """An operator's input and output tensors; None where an optional one is absent (-1)."""
 
-    def look_up(indices: Any) -> list[Any]:  # noqa: ANN401
+    def look_up(indices: Any) -> list[Any]:
         found = [] if indices is None else list(indices)
         return [graph.tensors[i] if i >= 0 else None for i in found]
 
@@ -211,7 +211,7 @@ def _ends(model: Model) -> Iterator[ArtifactTensor]:
             )
 
 
-def _quantization(tensor: Any) -> tuple[list[float], list[int]]:  # noqa: ANN401
+def _quantization(tensor: Any) -> tuple[list[float], list[int]]:
     parameters = tensor.quantization
     if parameters is None or parameters.scale is None or len(parameters.scale) == 0:
         return [], []
@@ -231,14 +231,14 @@ def _problems(model: Model) -> Iterator[str]:
                 yield f"tensor {name} has the quantization scale {bad[0]}"
 
 
-def _tensor_map(name: str, index: int) -> Any:  # noqa: ANN401
+def _tensor_map(name: str, index: int) -> Any:
     entry = schema.TensorMapT()
     entry.name = name.encode()
     entry.tensorIndex = int(index)
     return entry
 
 
-def _rename_tensors(graph: Any, inputs: list[str], outputs: list[str]) -> None:  # noqa: ANN401
+def _rename_tensors(graph: Any, inputs: list[str], outputs: list[str]) -> None:
     """Names the end tensors; another tensor of that name, as quantizers match by name, moves."""
     ends = dict(zip([*graph.inputs, *graph.outputs], [*inputs, *outputs], strict=True))
     wanted = {name.encode() for name in ends.values()}
@@ -249,16 +249,16 @@ def _rename_tensors(graph: Any, inputs: list[str], outputs: list[str]) -> None: 
         graph.tensors[index].name = name.encode()
 
 
-def _builtin(code: Any) -> int:  # noqa: ANN401
+def _builtin(code: Any) -> int:
     # Codes below 127 were once a byte of their own (`deprecatedBuiltinCode`); the larger counts.
     return int(max(code.builtinCode, code.deprecatedBuiltinCode))
 
 
-def _op_name(code: Any) -> str:  # noqa: ANN401
+def _op_name(code: Any) -> str:
     return _OPS[_builtin(code)]
 
 
-def _operator_code(builtin: int, custom: bytes | None, version: int) -> Any:  # noqa: ANN401
+def _operator_code(builtin: int, custom: bytes | None, version: int) -> Any:
     code = schema.OperatorCodeT()
     code.builtinCode = builtin
     code.deprecatedBuiltinCode = min(builtin, 127)

@@ -59,7 +59,7 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
     return open_model(model, source, "callable", f"keras {keras.__version__}")
 
 
-def open_model(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:  # noqa: ANN401
+def open_model(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:
     """Wraps a Keras model.
 
     Raises:
@@ -85,7 +85,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
     return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
 
 
-def layer_graph(model: Any) -> LayerGraph:  # noqa: ANN401
+def layer_graph(model: Any) -> LayerGraph:
     """Describes a Sequential or functional model.
 
     Raises:
@@ -120,7 +120,7 @@ def load_custom_objects(modules: list[str]) -> dict[str, Any]:
     return objects
 
 
-def _import(name: str) -> Any:  # noqa: ANN401
+def _import(name: str) -> Any:
     # `python -m packager` has the working folder on its path, the installed command has not.
     here = str(Path.cwd())
     if here not in sys.path:
@@ -134,7 +134,7 @@ def _import(name: str) -> Any:  # noqa: ANN401
         ) from error
 
 
-def _is_graph(model: Any) -> bool:  # noqa: ANN401
+def _is_graph(model: Any) -> bool:
     import keras
 
     if isinstance(model, keras.Sequential):
@@ -142,12 +142,12 @@ def _is_graph(model: Any) -> bool:  # noqa: ANN401
     return isinstance(model, keras.src.models.Functional)
 
 
-def _input_structure(model: Any) -> Any:  # noqa: ANN401
+def _input_structure(model: Any) -> Any:
     functional = getattr(model, "_functional", None) or model
     return functional._inputs_struct
 
 
-def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:  # noqa: ANN401
+def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:
     import keras
     from keras.src.export import export_utils
 
@@ -192,7 +192,7 @@ def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -
     return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
 
 
-def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:  # noqa: ANN401
+def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:
     operations = [tensor._keras_history.operation for tensor in tensors]
     originals = [operation.name for operation in operations]
     return tuple(
@@ -209,7 +209,7 @@ def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:  # noqa: ANN401
     )
 
 
-def _activation(operation: Any) -> str:  # noqa: ANN401
+def _activation(operation: Any) -> str:
     """Tells whether a layer ends in softmax or sigmoid; nested models by their last layer."""
     layers = getattr(operation, "layers", None)
     if layers:
@@ -221,7 +221,7 @@ def _activation(operation: Any) -> str:  # noqa: ANN401
     return activation if activation in ("softmax", "sigmoid") else "none"
 
 
-def _sequential_graph(model: Any) -> LayerGraph:  # noqa: ANN401
+def _sequential_graph(model: Any) -> LayerGraph:
     """A Sequential model as a chain of calls, with an InputLayer in front."""
     config = model.get_config()
     described = {c["config"]["name"]: c for c in config["layers"]}
@@ -253,7 +253,7 @@ def _history(ref: TensorRef) -> dict[str, Any]:
     return {"class_name": "__keras_tensor__", "config": history}
 
 
-def _layer(layer: Any, described: dict[str, Any]) -> Layer:  # noqa: ANN401
+def _layer(layer: Any, described: dict[str, Any]) -> Layer:
     nested = hasattr(layer, "layers") and _is_graph(layer)
     return Layer(
         class_name=described["class_name"],
@@ -266,7 +266,7 @@ def _layer(layer: Any, described: dict[str, Any]) -> Layer:  # noqa: ANN401
     )
 
 
-def _weights(layer: Any) -> dict[str, Any]:  # noqa: ANN401
+def _weights(layer: Any) -> dict[str, Any]:
     import numpy as np
 
     found: dict[str, Any] = {}
@@ -285,11 +285,11 @@ def _call(node: dict[str, Any]) -> Call:
     return Call(tuple(_tensor_refs([node["args"], node["kwargs"]])), arguments)
 
 
-def _has_tensor(value: Any) -> bool:  # noqa: ANN401
+def _has_tensor(value: Any) -> bool:
     return any(True for _ in _tensor_refs(value))
 
 
-def _tensor_refs(value: Any) -> Iterator[TensorRef]:  # noqa: ANN401
+def _tensor_refs(value: Any) -> Iterator[TensorRef]:
     if isinstance(value, dict):
         if value.get("class_name") == "__keras_tensor__":
             yield TensorRef(*value["config"]["keras_history"])
@@ -300,7 +300,7 @@ def _tensor_refs(value: Any) -> Iterator[TensorRef]:  # noqa: ANN401
             yield from _tensor_refs(item)
 
 
-def _refs(value: Any) -> Iterator[TensorRef]:  # noqa: ANN401
+def _refs(value: Any) -> Iterator[TensorRef]:
     """References of `input_layers`: one bare `[name, node, tensor]`, or a structure of them."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]

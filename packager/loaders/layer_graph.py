@@ -135,7 +135,7 @@ def _layer_to_json(layer: Layer, arrays: Weights) -> dict[str, Any]:
     }
 
 
-def _graph_from_json(value: dict[str, Any], stored: Any) -> LayerGraph:  # noqa: ANN401
+def _graph_from_json(value: dict[str, Any], stored: Any) -> LayerGraph:
     return LayerGraph(
         name=value["name"],
         class_name=value["class_name"],
@@ -145,7 +145,7 @@ def _graph_from_json(value: dict[str, Any], stored: Any) -> LayerGraph:  # noqa:
     )
 
 
-def _layer_from_json(value: dict[str, Any], stored: Any) -> Layer:  # noqa: ANN401
+def _layer_from_json(value: dict[str, Any], stored: Any) -> Layer:
     return Layer(
         class_name=value["class_name"],
         name=value["name"],

@@ -119,9 +119,7 @@ def _identify_archive(path: Path, size: int) -> ModelFile:
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError):
         raise damaged from None
     version = str(metadata.get("keras_version", "unknown"))
-    return ModelFile(
-        str(path), "keras3", f"keras {version}", hash_file(path).sha256, size, config
-    )
+    return ModelFile(str(path), "keras3", f"keras {version}", hash_file(path).sha256, size, config)
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
@@ -138,12 +136,17 @@ def _identify_hdf5(path: Path, size: int) -> ModelFile:
         import h5py
     except ImportError:
         raise EnvironmentLacks(
-            f"{path} is an HDF5 file and h5py is not installed", hint="pip install 'packager[build]'"
+            f"{path} is an HDF5 file and h5py is not installed",
+            hint="pip install 'packager[build]'",
         ) from None
     try:
         with h5py.File(path, "r") as file:
             attributes = {key: file.attrs[key] for key in file.attrs}
-            config = json.loads(_text(attributes["model_config"])) if "model_config" in attributes else None
+            config = (
+                json.loads(_text(attributes["model_config"]))
+                if "model_config" in attributes
+                else None
+            )
             keys = sorted(file.keys())
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
@@ -162,7 +165,7 @@ def _identify_hdf5(path: Path, size: int) -> ModelFile:
     )
 
 
-def _text(value: Any) -> str:  # noqa: ANN401
+def _text(value: Any) -> str:
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
@@ -203,7 +206,7 @@ def _refuse_code(found: ModelFile) -> None:
         )
 
 
-def _embedded_code(value: Any, where: str = "model") -> Iterator[tuple[str, str]]:  # noqa: ANN401
+def _embedded_code(value: Any, where: str = "model") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         config = value.get("config")
         if isinstance(config, dict) and isinstance(config.get("name"), str):

@@ -54,7 +54,7 @@ def open_folder(source: str, signature: str | None) -> OpenedModel:
     )
 
 
-def _choose(source: str, signatures: Any, wanted: str | None) -> Any:  # noqa: ANN401
+def _choose(source: str, signatures: Any, wanted: str | None) -> Any:
     known = ", ".join(sorted(signatures)) or "none"
     if wanted is None:
         if "serving_default" in signatures:
@@ -78,7 +78,7 @@ def _ends(specs: dict[str, Any], kind: str) -> tuple[End, ...]:
     )
 
 
-def _shape(spec: Any) -> tuple[int | None, ...]:  # noqa: ANN401
+def _shape(spec: Any) -> tuple[int | None, ...]:
     if spec.shape.rank is None:
         raise ModelError(f"the tensor {spec.name!r} has a shape of unknown rank")
     return tuple(spec.shape.as_list())

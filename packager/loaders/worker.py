@@ -70,7 +70,9 @@ class Worker:
     def predict(self, inputs: str, outputs: str, batch: int = 64) -> int:
         """Runs the model on `<input>.npy` arrays and writes `<output>.npy`; returns the count."""
         opened = self.opened
-        arrays = {e.name: np.load(Path(inputs) / f"{e.name}.npy", mmap_mode="r") for e in opened.inputs}
+        arrays = {
+            e.name: np.load(Path(inputs) / f"{e.name}.npy", mmap_mode="r") for e in opened.inputs
+        }
         count = len(next(iter(arrays.values())))
         if self._function is None:
             shapes = {e.name: saved_model_target.free_batch(e) for e in opened.inputs}

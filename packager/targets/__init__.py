@@ -1,1 +1,94 @@
-"""One module per artifact kind: how it is made from an opened model."""
+"""The artifact kinds: one line each in `TARGETS`, one module each beside this one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packager.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Target:
+    """An artifact kind.
+
+    Attributes:
+        id: Its id in the manifest.
+        runtime: Kind of the runtime that loads it.
+        mode: Quantization mode; `float32` where nothing is quantized.
+        calibrated: It needs calibration samples.
+    """
+
+    id: str
+    runtime: str
+    mode: str = "float32"
+    calibrated: bool = False
+
+
+TARGETS = {
+    target.id: target
+    for target in (
+        Target("saved_model", "saved_model"),
+        Target("tflite/float32", "tflite"),
+        Target("tflite/float16", "tflite", "float16"),
+        Target("tflite/dynamic_int8", "tflite", "dynamic_int8"),
+        Target("tflite/int8", "tflite", "int8", calibrated=True),
+        Target("tflite/int8_float_io", "tflite", "int8_float_io", calibrated=True),
+        Target("tflite/int16x8", "tflite", "int16x8", calibrated=True),
+        Target("tfjs/layers", "tfjs-layers"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The artifacts of one build.
+
+    Attributes:
+        targets: What to make, in the table's order.
+        explicit: The user named them, so that a refusal is a failure.
+    """
+
+    targets: tuple[Target, ...]
+    explicit: bool
+
+    def of(self, runtime: str) -> tuple[Target, ...]:
+        """Returns the selected targets of a runtime kind."""
+        return tuple(t for t in self.targets if t.runtime.startswith(runtime))
+
+
+def select(only: Sequence[str], *, calibrated: bool) -> Selection:
+    """Expands `--only` (ids, or kinds such as `tflite`) to targets.
+
+    Args:
+        only: What the user named; nothing means everything.
+        calibrated: There are calibration samples.
+
+    Raises:
+        ConfigError: A name is unknown, or needs calibration samples that are not given.
+    """
+    if not only:
+        chosen = [t for t in TARGETS.values() if calibrated or not t.calibrated]
+        return Selection(tuple(chosen), explicit=False)
+    wanted: set[str] = set()
+    for name in only:
+        matches = [t for t in TARGETS.values() if name in (t.id, t.id.partition("/")[0])]
+        if not matches:
+            _refuse(name)
+        if name in TARGETS and TARGETS[name].calibrated and not calibrated:
+            raise ConfigError(
+                f"{name} needs calibration samples",
+                hint="add --calibration DIR_OR_NPZ with 100 to 500 typical inputs",
+            )
+        wanted |= {t.id for t in matches if calibrated or not t.calibrated}
+    return Selection(tuple(t for t in TARGETS.values() if t.id in wanted), explicit=True)
+
+
+def _refuse(name: str) -> None:
+    known = [*TARGETS, "tflite", "tfjs"]
+    close = difflib.get_close_matches(name, known, n=1)
+    raise ConfigError(
+        f"--only: unknown artifact {name!r}" + (f", did you mean {close[0]!r}?" if close else ""),
+        hint=f"known: {', '.join(known)}",
+    )

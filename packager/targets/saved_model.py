@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from packager.bundle import Artifact, Runtime
 from packager.errors import ConversionError
 from packager.loaders.opened import End, OpenedModel
 
 
-def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, ...]]) -> Any:  # noqa: ANN401
+def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, ...]]) -> Any:
     """Traces the model for the given input shapes, batch axis included.
 
     A new `tf.function` each time: one that has been traced for a free batch would answer with
@@ -19,8 +20,7 @@ def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, .
 
     function = tf.function(lambda **tensors: opened.call(tensors), autograph=False)
     specs = {
-        end.name: tf.TensorSpec(shapes[end.name], end.dtype, name=end.name)
-        for end in opened.inputs
+        end.name: tf.TensorSpec(shapes[end.name], end.dtype, name=end.name) for end in opened.inputs
     }
     return function.get_concrete_function(**specs)
 
@@ -53,10 +53,19 @@ def write(opened: OpenedModel, folder: Path) -> None:
         ) from error
 
 
-def _has_resources(function: Any, opened: OpenedModel) -> bool:  # noqa: ANN401
+def _has_resources(function: Any, opened: OpenedModel) -> bool:
     """Whether the graph refers to more than variables: look-up tables, for instance."""
     import tensorflow as tf
 
     known = {id(v.handle) for v in opened.variables if hasattr(v, "handle")}
     captured = [outer for outer, _ in function.graph.captures if outer.dtype == tf.resource]
     return any(id(outer) not in known for outer in captured)
+
+
+def artifact(folder: Path, tensorflow_version: str) -> Artifact:
+    """Describes the SavedModel that was written into a bundle's folder."""
+    files = [folder / "saved_model.pb", folder / "fingerprint.pb"]
+    files += [path for path in (folder / "variables").rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    runtime = Runtime("saved_model", {"tensorflow": tensorflow_version})
+    return Artifact("saved_model", ".", runtime, size_bytes=size)

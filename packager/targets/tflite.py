@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json
 from packager.errors import UnsupportedError
 from packager.loaders.opened import End, OpenedModel
+from packager.quantize.recipes import MIN_VERSIONS
 from packager.targets import saved_model
 
 _FLEX_OP = re.compile(r"tf\.([A-Za-z0-9_]+)")
@@ -84,7 +86,22 @@ def _explain(error: Exception) -> UnsupportedError:
     if ops:
         return UnsupportedError(
             f"TFLite has no builtin form of the TensorFlow operators {', '.join(ops)}{where}",
-            hint="replace the layer that uses them; the SavedModel keeps them:"
-            " --only saved_model",
+            hint="replace the layer that uses them; the SavedModel keeps them: --only saved_model",
         )
     return UnsupportedError(f"TensorFlow's TFLite converter failed: {text.strip()[:400]}")
+
+
+def artifact(name: str, mode: str, path: Path, description: dict[str, Any]) -> Artifact:
+    """Describes a finished file; `description` is the LiteRT child's answer."""
+    io = tuple(from_json(ArtifactTensor, end, f"tflite/{mode}") for end in description["io"])
+    return Artifact(
+        id=f"tflite/{mode}",
+        path=f"tflite/{name}.{mode}.tflite",
+        runtime=Runtime("tflite", MIN_VERSIONS[mode]),
+        io=io,
+        batch=1,
+        quantization=Quantization(
+            mode, description["integer_op_share"], tuple(description["float_ops"])
+        ),
+        size_bytes=path.stat().st_size,
+    )

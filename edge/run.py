@@ -1,0 +1,1001 @@
+#!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.9"
+# dependencies = ["ai-edge-litert>=1.4", "numpy", "pillow>=9.1"]
+# ///
+"""Runs the TFLite files of a bundle on this machine, and checks that they compute what they should.
+
+    python run.py info    BUNDLE|FILE.tflite
+    python run.py predict BUNDLE|FILE.tflite photo.jpg folder - [--top 3] [--json]
+    python run.py verify  BUNDLE [--artifact tflite/int8] [--record FILE]
+    python run.py run     BUNDLE|FILE.tflite --inputs DIR --outputs DIR
+
+BUNDLE is a folder NAME/VERSION, or NAME for its newest version. A lone .tflite file explains
+itself with the card that is embedded in it. Needs NumPy, one interpreter (ai-edge-litert,
+tflite-runtime or tensorflow) and, for images, Pillow. The formats are in docs/bundle.md.
+
+Exit codes: 0 ok, 1 failure, 2 usage, 3 a sample outside its tolerance, 4 something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import re
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Union
+
+try:
+    import numpy as np
+except ImportError as error:
+    print(f"error: {error}\n  python -m pip install numpy", file=sys.stderr)
+    raise SystemExit(4) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from PIL import Image
+
+    Facts = Mapping[str, Any]
+    Arrays = Mapping[str, np.ndarray]
+
+FAILED, USAGE, OUTSIDE, LACKS = 1, 2, 3, 4
+
+
+class RunnerError(Exception):
+    """Something that the user can act on: `message` is what and why, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class SampleError(RunnerError):
+    """One sample cannot be used; the others go on."""
+
+
+def note(text: str) -> None:
+    """Tells the user something on standard error, where it cannot mix with answers."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- preprocessing: begin (one text in packager/preprocess.py and edge/run.py) ----
+
+ImageSource = Union[str, "os.PathLike[str]", IO[bytes], "Image.Image", np.ndarray]
+Pair = tuple[int, int]
+Box = tuple[int, int, int, int]
+Numbers = Union[float, "Sequence[float]", np.ndarray]
+
+# Pillow's numbers: of its filters, and of the transposition that undoes an EXIF orientation.
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+EXIF_ORIENTATION = 0x0112
+RESIZE_METHODS = (*(f"pillow:{name}" for name in FILTERS), "tf:bilinear", "tf:nearest")
+CHANNELS = ("gray", "rgb", "bgr")
+FITS = ("stretch", "crop", "pad")
+
+
+class PreprocessError(Exception):
+    """An image or a declaration cannot be turned into a tensor; `hint` says what to do."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def preprocess(image: ImageSource, input_spec: Mapping[str, Any]) -> np.ndarray:
+    """Turns an image into a sample of an entry of `inputs`: its shape without the batch axis."""
+    name, image_spec, declared = input_spec["name"], input_spec.get("image"), input_spec["shape"]
+    if image_spec is None:
+        hint = "Give a .npy array, or build the bundle with --preprocess."
+        raise PreprocessError(f"input {name!r} declares no preprocessing of images", hint=hint)
+    tensor = normalise(prepare_pixels(image, image_spec), image_spec, input_spec["dtype"])
+    try:
+        # A free dimension (None) takes the size that is left over.
+        return tensor.reshape([-1 if size is None else size for size in declared[1:]])
+    except ValueError:
+        raise PreprocessError(
+            f"input {name!r}: pixels {list(tensor.shape)} do not fit the shape {declared}"
+        ) from None
+
+
+def prepare_pixels(image: ImageSource, image_spec: Mapping[str, Any]) -> np.ndarray:
+    """Runs steps 1 to 5: `[height, width, channels]`, float32 for `tf:bilinear`, else uint8."""
+    W, H, channels = (image_spec[key] for key in ("width", "height", "channels"))
+    picture = _open(image)
+    (left, top, cw, ch), size, (x, y) = fit_boxes(*picture.size, W, H, image_spec["fit"])
+    if (cw, ch) != picture.size:
+        picture = picture.crop((left, top, left + cw, top + ch))
+    _check_choice("channels", channels, CHANNELS)
+    picture = picture.convert("L" if channels == "gray" else "RGB")
+    pixels = _resize(picture, size, image_spec["resize"])
+    pixels = pixels[:, :, ::-1] if channels == "bgr" else pixels
+    if size == (W, H):
+        return pixels
+    canvas = np.full((H, W, pixels.shape[2]), image_spec.get("pad_value", 0), pixels.dtype)
+    canvas[y : y + size[1], x : x + size[0]] = pixels
+    return canvas
+
+
+def fit_boxes(w: int, h: int, W: int, H: int, fit: str) -> tuple[Box, Pair, Pair]:
+    """Places a `w x h` image on a `W x H` target, centred: the formulas of step 5.
+
+    Returns what is kept (left, top, width, height), the size that it is resized to (width,
+    height), and where on the target that is placed (left, top).
+    """
+    _check_choice("fit", fit, FITS)
+    wider = w * H >= h * W
+    if fit == "crop":
+        cw = max(1, (2 * h * W + H) // (2 * H)) if wider else w
+        ch = h if wider else max(1, (2 * w * H + W) // (2 * W))
+        return ((w - cw) // 2, (h - ch) // 2, cw, ch), (W, H), (0, 0)
+    if fit == "pad":
+        rw = W if wider else max(1, (2 * w * H + h) // (2 * h))
+        rh = max(1, (2 * h * W + w) // (2 * w)) if wider else H
+        return (0, 0, w, h), (rw, rh), ((W - rw) // 2, (H - rh) // 2)
+    return (0, 0, w, h), (W, H), (0, 0)
+
+
+def normalise(pixels: np.ndarray, image_spec: Mapping[str, Any], dtype: str) -> np.ndarray:
+    """Runs step 6 on uint8 or float32 pixels `[..., channels]`."""
+    if pixels.dtype == np.uint8:
+        return apply_tables(pixels, pixel_tables(image_spec, dtype))
+    scale, offset = (_per_channel(image_spec, key) for key in ("scale", "offset"))
+    values = pixels.astype(np.float64) * scale + offset
+    integer = np.issubdtype(np.dtype(dtype), np.integer)
+    return _to_integer(values, dtype) if integer else values.astype(dtype)
+
+
+def pixel_tables(image_spec: Mapping[str, Any], dtype: str) -> np.ndarray:
+    """Returns what step 6 makes of each of the 256 pixel values: `dtype`, `[channels, 256]`."""
+    channels = 1 if image_spec["channels"] == "gray" else 3
+    ramp = np.repeat(np.arange(256, dtype=np.float32)[:, None], channels, axis=1)
+    return np.ascontiguousarray(normalise(ramp, image_spec, dtype).T)
+
+
+def apply_tables(pixels: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    """Looks up uint8 pixels `[..., channels]` in tables `[channels, 256]`."""
+    if pixels.shape[-1] != len(tables):
+        raise PreprocessError(f"expected {len(tables)} channels, received {pixels.shape[-1]}")
+    result = np.empty(pixels.shape, tables.dtype)
+    for channel, table in enumerate(tables):
+        result[..., channel] = table[pixels[..., channel]]
+    return result
+
+
+def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.ndarray:
+    """Returns `round(x / scale) + zero_point`, half away from zero, clipped to `dtype`'s range."""
+    if np.isnan(x).any():
+        raise PreprocessError("the input holds NaN, which a quantized model cannot take")
+    return _to_integer(x.astype(np.float64) / float(scale), dtype, int(zero_point))
+
+
+def dequantize(q: np.ndarray, scale: Numbers, zero_point: Numbers, axis: int = -1) -> np.ndarray:
+    """Returns `(q - zero_point) * scale` as float32; several scales belong to `axis`."""
+    scales, zeros = np.ravel(scale).astype(np.float64), np.ravel(zero_point).astype(np.float64)
+    if scales.size > 1:
+        shape = [1] * q.ndim
+        shape[axis] = scales.size
+        scales, zeros = scales.reshape(shape), np.broadcast_to(zeros, scales.shape).reshape(shape)
+    return ((q.astype(np.float64) - zeros) * scales).astype(np.float32)
+
+
+def _open(source: ImageSource) -> Image.Image:
+    """Returns the image upright, 8-bit and without alpha: mode L or RGB."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise PreprocessError("images need Pillow", hint="python -m pip install pillow") from None
+    if isinstance(source, np.ndarray):
+        return _flatten(Image.fromarray(_checked(source)))
+    try:
+        if isinstance(source, Image.Image):
+            return _decode(source)
+        with Image.open(source) as picture:
+            return _decode(picture)
+    # Pillow's decoders raise many classes for a damaged file, and all of them mean the same.
+    except Exception as error:
+        name = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", "")
+        raise PreprocessError(f"{name or 'image'}: cannot be read: {error}") from error
+
+
+def _decode(picture: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and picture.width * picture.height > limit:
+        size = f"{picture.width}x{picture.height}"
+        raise PreprocessError(f"{size} pixels are more than Pillow's limit of {limit}")
+    picture.load()
+    # Not getexif(), which also reads XMP: browsers do not. Damaged EXIF raises many classes;
+    # like every viewer, take the image as it is stored.
+    exif = Image.Exif()
+    try:
+        exif.load(picture.info.get("exif", b""))
+        turn = UPRIGHT.get(exif.get(EXIF_ORIENTATION, 1))
+    except Exception:
+        turn = None
+    return _flatten(picture if turn is None else picture.transpose(Image.Transpose(turn)))
+
+
+def _flatten(picture: Image.Image) -> Image.Image:
+    """Brings any mode to 8-bit L or RGB, with alpha composited over black."""
+    from PIL import Image
+
+    if picture.mode.startswith("I") or picture.mode == "F":
+        return Image.fromarray(_high_bytes(picture))
+    key = picture.info.get("transparency")
+    if picture.mode == "RGB" and isinstance(key, tuple) and max(key) > 255:
+        raise PreprocessError("16-bit RGB with a transparent colour is not supported")
+    holder = picture.palette if picture.mode == "P" and picture.palette else picture
+    if key is None and not holder.mode.upper().endswith("A"):
+        return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+    black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
+    return Image.alpha_composite(black, picture.convert("RGBA")).convert("RGB")
+
+
+def _high_bytes(picture: Image.Image) -> np.ndarray:
+    """Returns the high bytes of 16-bit gray, uint8 `[h, w]`; Pillow's conversion would clip."""
+    values = np.asarray(picture)
+    # Pillow before 10.3 opens 16-bit gray with 32 bits; more than 16 in use is no picture.
+    if picture.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise PreprocessError("32-bit pixels have no 8-bit meaning")
+    transparent = values == picture.info.get("transparency", -1)
+    return np.where(transparent, 0, values.astype(np.int64) >> 8).astype(np.uint8)
+
+
+def _checked(pixels: np.ndarray) -> np.ndarray:
+    """Returns uint8 pixels as Pillow takes them: `[h, w]` or `[h, w, 3|4]`."""
+    good_shape = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4))
+    if pixels.dtype != np.uint8 or not good_shape or not pixels.size:
+        found = f"{pixels.dtype} {list(pixels.shape)}"
+        raise PreprocessError(f"expected uint8 pixels [h, w] or [h, w, 1|3|4], received {found}")
+    gray = pixels.ndim == 3 and pixels.shape[2] == 1
+    return np.ascontiguousarray(pixels[:, :, 0] if gray else pixels)
+
+
+def _pixels(picture: Image.Image) -> np.ndarray:
+    return np.asarray(picture).reshape(picture.height, picture.width, -1)
+
+
+def _resize(picture: Image.Image, size: Pair, method: str) -> np.ndarray:
+    from PIL import Image
+
+    _check_choice("resize", method, RESIZE_METHODS)
+    if method.startswith("tf:"):
+        kernel = _tf_bilinear if method == "tf:bilinear" else _tf_nearest
+        return kernel(_pixels(picture), *size)
+    if picture.size != size:
+        picture = picture.resize(size, Image.Resampling(FILTERS[method.split(":")[1]]))
+    return _pixels(picture)
+
+
+def _tf_nearest(pixels: np.ndarray, w: int, h: int) -> np.ndarray:
+    rows = np.minimum(np.floor(_centres(pixels.shape[0], h)), pixels.shape[0] - 1)
+    columns = np.minimum(np.floor(_centres(pixels.shape[1], w)), pixels.shape[1] - 1)
+    result: np.ndarray = pixels[rows.astype(np.intp)][:, columns.astype(np.intp)]
+    return result
+
+
+def _tf_bilinear(pixels: np.ndarray, w: int, h: int) -> np.ndarray:
+    """The order of TensorFlow's float32 arithmetic: along rows first, then between them."""
+    y0, y1, dy = _neighbours(pixels.shape[0], h)
+    x0, x1, dx = _neighbours(pixels.shape[1], w)
+    upper, lower = pixels[y0].astype(np.float32), pixels[y1].astype(np.float32)
+    dx, dy = dx[:, None], dy[:, None, None]
+    top = upper[:, x0] + (upper[:, x1] - upper[:, x0]) * dx
+    bottom = lower[:, x0] + (lower[:, x1] - lower[:, x0]) * dx
+    result: np.ndarray = top + (bottom - top) * dy
+    return result
+
+
+def _neighbours(source: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each target pixel: the two source pixels around it and the second one's weight."""
+    at = _centres(source, target) - np.float32(0.5)
+    before = np.floor(at)
+    after = np.minimum(np.ceil(at), source - 1)
+    return np.maximum(before, 0).astype(np.intp), after.astype(np.intp), at - before
+
+
+def _centres(source: int, target: int) -> np.ndarray:
+    """Centres of the target's pixels on the source's axis, in float32 as TensorFlow has them."""
+    scale = np.float32(source) / np.float32(target)
+    centres: np.ndarray = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale
+    return centres
+
+
+def _per_channel(image_spec: Mapping[str, Any], key: str) -> np.ndarray:
+    channels = 1 if image_spec["channels"] == "gray" else 3
+    values = np.asarray(image_spec[key], dtype=np.float64)
+    if values.shape not in ((1,), (channels,)):
+        raise PreprocessError(f"{key} needs 1 or {channels} entries, received {values.tolist()}")
+    return np.broadcast_to(values, (channels,))
+
+
+def _to_integer(values: np.ndarray, dtype: str, add: int = 0) -> np.ndarray:
+    """Rounds half away from zero, adds, and clips to the range of `dtype`."""
+    # floor(|x| + 0.5) would be wrong for the largest float below 0.5.
+    size = np.abs(values)
+    whole = np.floor(size)
+    rounded = np.copysign(whole + (size - whole >= 0.5), values) + add
+    limits = np.iinfo(dtype)
+    clipped: np.ndarray = np.clip(rounded, limits.min, limits.max).astype(dtype)
+    return clipped
+
+
+def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise PreprocessError(f"{key} {value!r} is not known; expected {', '.join(choices)}")
+
+
+# ---- preprocessing: end ----
+
+# ==== The bundle: manifest.json, or the card inside a lone .tflite file ====
+
+SCHEMA = 1
+CARD_MARK = b"PACKAGER_CARD\0"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder, its manifest (of a lone file: the card), and the TFLite entries in that."""
+
+    root: Path
+    facts: Facts
+    artifacts: Sequence[Facts]
+
+    def artifact(self, wanted: str | None) -> Facts:
+        """Returns the wanted artifact; else int8 if it passed its gate, float32, or the first."""
+        by_id = {artifact["id"]: artifact for artifact in self.artifacts}
+        passed = by_id.get("tflite/int8", {}).get("gate", {}).get("status") == "passed"
+        preferred = [wanted] if wanted else ["tflite/int8"] * passed + ["tflite/float32", *by_id]
+        found = next((by_id[name] for name in preferred if name in by_id), None)
+        if found is None:
+            hint = f"This bundle has: {', '.join(by_id) or 'none'}."
+            raise RunnerError(f"{self.root}: no TFLite file {wanted or ''}", hint, USAGE)
+        return found
+
+
+def open_target(name: str) -> Bundle:
+    """Opens a bundle (NAME/VERSION, or NAME for the newest version) or a .tflite file."""
+    path = Path(name)
+    if path.is_dir():
+        root = path if (path / "manifest.json").is_file() else newest_version(path)
+        manifest = read_json(root / "manifest.json")
+        tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
+        return Bundle(root, manifest, tflite)
+    if not path.is_file():
+        raise RunnerError(f"{name}: no such bundle or file", exit_code=USAGE)
+    root = path.resolve().parent.parent
+    if (root / "manifest.json").is_file():
+        bundle = open_target(str(root))
+        here = [a for a in bundle.artifacts if (root / a["path"]).resolve() == path.resolve()]
+        if here:
+            return Bundle(root, bundle.facts, here)
+    card = read_card(path)
+    entry = {"id": path.name, "path": path.name, "runtime": card.get("runtime", {})}
+    return Bundle(path.parent, card, [entry])
+
+
+def newest_version(folder: Path) -> Path:
+    """Returns the bundle with the highest number in a folder."""
+    found = (path.parent for path in folder.glob("*/manifest.json"))
+    numbered = [path for path in found if re.fullmatch(r"[0-9]+", path.name)]
+    if not numbered:
+        hint = "Give NAME/VERSION, NAME, or a .tflite file."
+        raise RunnerError(f"{folder}: no manifest.json here or in a numbered folder", hint, USAGE)
+    return max(numbered, key=lambda version: int(version.name))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads manifest.json or golden/samples.json."""
+    try:
+        return checked(json.loads(path.read_text(encoding="utf-8")), path)
+    except (OSError, ValueError) as error:
+        raise RunnerError(f"{path}: cannot be read: {error}", "Copy the bundle again.") from None
+
+
+def checked(facts: Any, path: Path) -> dict[str, Any]:
+    """Refuses what is no description, or one for a later version of this program."""
+    schema = facts.get("schema") if isinstance(facts, dict) else None
+    if not isinstance(schema, int) or schema > SCHEMA:
+        what = f"{path}: schema {schema!r}, but this runner reads schema {SCHEMA}"
+        raise RunnerError(what, "Use the edge/run.py of the bundle itself.")
+    return dict(facts)
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Returns the card embedded in a .tflite file, or {} when it has none."""
+    with path.open("rb") as file:
+        if file.read(8)[4:] != b"TFL3":
+            raise RunnerError(f"{path}: not a TFLite file", exit_code=USAGE)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.find(CARD_MARK)
+            # The mark is also the name of the metadata buffer, so every place is tried.
+            while at >= 0:
+                start = at + len(CARD_MARK) + 4
+                length = int.from_bytes(content[start - 4 : start], "little")
+                with contextlib.suppress(ValueError):
+                    return checked(json.loads(content[start : start + length].decode()), path)
+                at = content.find(CARD_MARK, start)
+    return {}
+
+
+# ==== The interpreter: which package runs the file ====
+
+# In order of preference: the package and the module that holds its Interpreter.
+RUNTIMES = {
+    "ai-edge-litert": "ai_edge_litert.interpreter",
+    "tflite-runtime": "tflite_runtime.interpreter",
+    "tensorflow": "tensorflow.lite.python.interpreter",
+}
+# The last versions that were compiled against NumPy 1: beside NumPy 2 their import crashes.
+LAST_FOR_NUMPY_1 = {"ai-edge-litert": "1.0.1", "tflite-runtime": "2.14.0"}
+
+
+def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
+    """Returns name and version of the first installed package that may run the artifact."""
+    # It lists what was seen to give right numbers. Other packages may load the file and compute
+    # something else, so they are refused. A lone file has no such list.
+    allowed: Mapping[str, str] | None = artifact["runtime"].get("min_version")
+    passed_over: list[str] = []
+    for package in [forced] if forced else RUNTIMES:
+        version = installed_version(package)
+        problem = why_not(package, version, allowed)
+        if version is not None and not problem:
+            for reason in passed_over:
+                note(f"note: {reason}; using {package} {version}")
+            return {"name": package, "version": version}
+        if forced or version is not None:
+            passed_over.append(problem)
+    reason = "; ".join(passed_over) or f"none of {', '.join(RUNTIMES)} is installed"
+    raise RunnerError(f"{artifact['id']}: {reason}", install_command(allowed, forced), LACKS)
+
+
+def installed_version(package: str) -> str | None:
+    """Returns the version of an installed package, "" if it does not tell, None if missing."""
+    module = RUNTIMES[package].split(".")[0]
+    if importlib.util.find_spec(module) is None:
+        return None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        # A build under another name (tensorflow-cpu), or the system's own package.
+        return str(getattr(importlib.import_module(module), "__version__", ""))
+
+
+def why_not(package: str, version: str | None, allowed: Mapping[str, str] | None) -> str:
+    """Returns why this package may not run a file, or an empty text if it may."""
+    if version is None:
+        return f"{package} is not installed"
+    if allowed is not None and package not in allowed:
+        return f"{package} {version} was not seen to give right numbers with this file"
+    if allowed is not None and release(version) < release(allowed[package]):
+        return f"{package} {version or '(unknown version)'} is older than {allowed[package]}"
+    numpy_1 = release(version) <= release(LAST_FOR_NUMPY_1.get(package, "0"))
+    if numpy_1 and release(np.__version__) >= (2,):
+        return f"{package} {version} needs numpy<2, but NumPy {np.__version__} is installed"
+    return ""
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Returns "2.20.0.dev1" as (2, 20, 0), for comparison."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def install_command(allowed: Mapping[str, str] | None, forced: str | None) -> str:
+    """Returns the command that installs a package which may run the file on this machine."""
+    # There is no 32-bit build of ai-edge-litert.
+    for package in (forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES):
+        if package and (allowed is None or package in allowed):
+            wanted = f"{package}>={allowed[package]}" if allowed else package
+            return f'python -m pip install "{wanted}"' + ' "numpy<2"' * (
+                package == "tflite-runtime"
+            )
+    return "Choose another artifact with --artifact."
+
+
+def load_interpreter(runtime: Facts, path: Path, threads: int) -> Any:
+    """Returns the package's Interpreter for a file, with its tensors allocated."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    what = f"{runtime['name']} {runtime['version']}"
+    try:
+        module = importlib.import_module(RUNTIMES[runtime["name"]])
+    except ImportError as error:
+        raise RunnerError(f"{what} cannot be imported: {error}", exit_code=LACKS) from error
+    options: dict[str, Any] = {"model_path": str(path), "num_threads": threads}
+    plain = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    for resolver in ({}, {"experimental_op_resolver_type": plain}):
+        try:
+            interpreter = module.Interpreter(**options, **resolver)
+            interpreter.allocate_tensors()
+            return interpreter
+        except (ValueError, RuntimeError) as error:
+            reason = str(error)
+        # XNNPACK refuses a few files that the plain kernels can run.
+        if "XNNPACK" not in reason:
+            break
+        note(f"note: {path}: XNNPACK cannot run it, trying the plain kernels of {what}")
+    if "edgetpu-custom-op" in reason:
+        raise RunnerError(f"{path}: needs an Edge TPU's delegate", "Choose an --artifact.", LACKS)
+    raise RunnerError(f"{path}: {what} cannot load it: {reason}", "Copy the file again.")
+
+
+# ==== The model: named tensors in, named tensors out ====
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of the file; `scales` is empty when it is not quantized."""
+
+    name: str
+    index: int
+    shape: tuple[int, ...]
+    dtype: Any
+    scales: np.ndarray
+    zero_points: np.ndarray
+    axis: int
+
+    @classmethod
+    def of(cls, name: str, detail: Facts) -> Tensor:
+        """Copies what is needed from the interpreter's description of a tensor."""
+        quantization, shape = detail["quantization_parameters"], detail["shape"].tolist()
+        scales, zeros = np.array(quantization["scales"]), np.array(quantization["zero_points"])
+        axis = int(quantization["quantized_dimension"])
+        return cls(name, int(detail["index"]), tuple(shape), detail["dtype"], scales, zeros, axis)
+
+    def encode(self, value: np.ndarray) -> np.ndarray:
+        """Returns one sample in the tensor's shape and dtype; floats are quantized if need be."""
+        want = f"input {self.name!r}: expected {np.dtype(self.dtype)} {list(self.shape[1:])}"
+        if value.shape not in (self.shape, self.shape[1:]):
+            raise SampleError(f"{want}, received {value.dtype} {list(value.shape)}")
+        if value.dtype != self.dtype:
+            if value.dtype.kind == "f" and self.scales.size:
+                x = value.astype(np.float32)
+                value = quantize(x, self.scales[0], self.zero_points[0], self.dtype)
+            elif not np.can_cast(value.dtype, self.dtype, "same_kind"):
+                raise SampleError(f"{want}, received {value.dtype}")
+        return value.astype(self.dtype).reshape(self.shape)
+
+    def decode(self, value: np.ndarray) -> np.ndarray:
+        """Returns the float32 values of one sample, without the batch axis."""
+        if self.scales.size:
+            value = dequantize(value, self.scales, self.zero_points, self.axis)
+        value = value.astype(np.float32)
+        return value[0] if value.ndim and len(value) == 1 else value
+
+
+class Model:
+    """A TFLite file that takes and gives one sample at a time, by the manifest's names."""
+
+    def __init__(self, bundle: Bundle, artifact: Facts, runtime: Facts, threads: int) -> None:
+        path = bundle.root / artifact["path"]
+        size = path.stat().st_size if path.is_file() else 0
+        listed = bundle.facts.get("files", {}).get(artifact["path"], {}).get("bytes", size)
+        # A truncated file can crash an interpreter.
+        if not size or size != listed:
+            what = f"{path}: {size} bytes, expected {listed or 'more'}"
+            raise RunnerError(what, "Copy the bundle again.")
+        self.interpreter = load_interpreter(runtime, path, threads)
+        inputs, outputs = signature_tensors(self.interpreter)
+        self.specs = {spec["name"]: spec for spec in bundle.facts.get("inputs", [])}
+        self.inputs = bind(inputs, list(self.specs), path)
+        self.outputs = bind(outputs, [o["name"] for o in bundle.facts.get("outputs", [])], path)
+        self._tables: dict[str, np.ndarray] = {}
+
+    def tensor(self, name: str, value: Union[Path, np.ndarray]) -> np.ndarray:
+        """Preprocesses image files and uint8 arrays (pixels); others are the model's input."""
+        spec, tensor = self.specs.get(name, {}), self.inputs[name]
+        if isinstance(value, Path) and value.suffix == ".npy":
+            return np.asarray(load_numpy(value))
+        if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not spec.get("image")):
+            return value
+        if spec.get("image") is None:
+            raise SampleError(f"input {name!r} takes no image", "Give a .npy array.")
+        if importlib.util.find_spec("PIL") is None:
+            raise RunnerError("images need Pillow", "python -m pip install pillow", LACKS)
+        if not tensor.scales.size or spec["image"]["resize"] == "tf:bilinear":
+            return preprocess(value, spec)
+        # Each of the 256 pixel values has one quantized result, which a table holds.
+        if name not in self._tables:
+            values = pixel_tables(spec["image"], spec["dtype"]).astype(np.float32)
+            scale, zero_point = tensor.scales[0], tensor.zero_points[0]
+            self._tables[name] = quantize(values, scale, zero_point, tensor.dtype)
+        looked_up = apply_tables(prepare_pixels(value, spec["image"]), self._tables[name])
+        return looked_up.reshape(tensor.shape[1:])
+
+    def __call__(self, sample: Arrays) -> dict[str, np.ndarray]:
+        """Runs one sample: input name -> array; returns output name -> float32 array."""
+        # A fused LSTM keeps its state between calls, and samples are independent.
+        self.interpreter.reset_all_variables()
+        for name, tensor in self.inputs.items():
+            if name not in sample:
+                raise SampleError(f"input {name!r} is missing; received {', '.join(sample)}")
+            self.interpreter.set_tensor(tensor.index, tensor.encode(sample[name]))
+        self.interpreter.invoke()
+        get = self.interpreter.get_tensor
+        return {name: out.decode(get(out.index)) for name, out in self.outputs.items()}
+
+
+def signature_tensors(interpreter: Any) -> list[dict[str, Tensor]]:
+    """Returns inputs and outputs by the names of the first signature, else of the tensors."""
+    signatures = interpreter.get_signature_list()
+    # A signature's runner refers to the interpreter's memory and would block every later
+    # invoke(), so it must not outlive this function.
+    owner = interpreter.get_signature_runner(next(iter(signatures))) if signatures else interpreter
+    found = []
+    for details in (owner.get_input_details(), owner.get_output_details()):
+        named = details if signatures else {detail["name"]: detail for detail in details}
+        found.append({name: Tensor.of(name, detail) for name, detail in named.items()})
+    return found
+
+
+def bind(tensors: dict[str, Tensor], names: list[str], path: Path) -> dict[str, Tensor]:
+    """Maps the manifest's names to tensors by name, never by position."""
+    if not names or set(names) == set(tensors):
+        return {name: tensors[name] for name in names or tensors}
+    if len(names) == len(tensors) == 1:
+        return dict.fromkeys(names, next(iter(tensors.values())))
+    raise RunnerError(f"{path}: expected {', '.join(names)}, but the file has {', '.join(tensors)}")
+
+
+# ==== Answers: from numbers to labels ====
+
+
+def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
+    """Returns what the outputs of one sample mean, by the task; labels belong to the first."""
+    for name, values in outputs.items():
+        if not np.isfinite(values).all():
+            raise SampleError(f"output {name!r} holds NaN or infinity")
+    task, labels = facts.get("task", "none"), facts.get("labels", [])
+    if task not in ("classification", "binary", "multilabel"):
+        return {"outputs": {name: values.tolist() for name, values in outputs.items()}}
+    spec = facts["outputs"][0]
+    scores: np.ndarray = outputs[spec["name"]].ravel().astype(np.float64)
+    if spec["activation"] == "logits" and task == "classification":
+        powers = np.exp(scores - scores.max())
+        scores = powers / powers.sum()
+    elif spec["activation"] == "logits":
+        # sigmoid(x) = (1 + tanh(x / 2)) / 2, and tanh cannot overflow.
+        scores = (1.0 + np.tanh(scores / 2)) / 2
+    names = {i: str(i) for i in range(max(2, scores.size))}
+    names.update(enumerate(labels))
+    threshold = 0.5 if facts.get("threshold") is None else facts["threshold"]
+    if task == "binary":
+        number, score = int(scores[0] >= threshold), float(scores[0])
+        names = {0: f"not {labels[0]}", 1: labels[0]} if len(labels) == 1 else names
+        return {"class": number, "label": names[number], "score": score}
+    best = np.argsort(-scores, kind="stable")[:top].tolist()
+    ranked = [{"class": i, "label": names[i], "score": float(scores[i])} for i in best]
+    if task == "classification":
+        return {**ranked[0], "top": ranked}
+    present = np.flatnonzero(scores >= threshold).tolist()
+    return {"labels": [names[i] for i in present], "top": ranked}
+
+
+# ==== info ====
+
+
+def command_info(args: argparse.Namespace) -> int:
+    """Shows what a bundle or file holds and what would run it."""
+    bundle = open_target(args.target)
+    shown = ("name", "version", "task", "threshold", "labels", "inputs", "outputs")
+    report = {key: bundle.facts[key] for key in shown if key in bundle.facts}
+    report.update(default=bundle.artifact(args.artifact)["id"], artifacts=[])
+    for entry in bundle.artifacts:
+        try:
+            runtime = choose_runtime(entry, args.runtime)
+        except RunnerError as error:
+            runtime = {"problem": error.message, "hint": error.hint}
+        size, gate = (bundle.root / entry["path"]).stat().st_size, entry.get("gate", {})
+        facts = {"id": entry["id"], "size_bytes": size, "gate": gate.get("status")}
+        report["artifacts"].append({**facts, "runtime": runtime})
+    if args.json:
+        print(json.dumps(report, ensure_ascii=False))
+        return 0
+    if not bundle.facts:
+        print("no card in this file: its data and preprocessing are not known")
+    for key, value in report.items():
+        for row in value if key in ("inputs", "outputs", "artifacts") else [value]:
+            print(f"{key:9} {row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)}")
+    return 0
+
+
+# ==== predict ====
+
+SUFFIXES = re.compile(r"(?i)\.(avif|bmp|gif|jpe?g|npy|npz|p[gpn]m|png|tiff?|webp)")
+
+
+def command_predict(args: argparse.Namespace) -> int:
+    """Prints one answer a line; a file that cannot be used is reported and the rest goes on."""
+    bundle = open_target(args.target)
+    artifact = bundle.artifact(args.artifact)
+    model = Model(bundle, artifact, choose_runtime(artifact, args.runtime), args.threads)
+    exit_code = 0
+    for path in expand_paths(args.files):
+        try:
+            result = answer(model(load_sample(model, path)), bundle.facts, args.top)
+        except (PreprocessError, SampleError) as error:
+            message = error.message if str(path) in error.message else f"{path}: {error.message}"
+            note(f"error: {message} {error.hint}".rstrip())
+            exit_code, result = FAILED, {"error": message}
+        if args.json:
+            print(json.dumps({"file": str(path), **result}, ensure_ascii=False), flush=True)
+        elif "error" not in result:
+            print(f"{path}: {sentence(result)}", flush=True)
+    return exit_code
+
+
+def expand_paths(names: Sequence[str]) -> Iterator[Path]:
+    """Yields files: those named, those in folders, and for "-" one a line of standard input."""
+    for name in names:
+        if name == "-":
+            for line in sys.stdin:
+                yield from expand_paths([line.rstrip("\r\n")] if line.strip("- \r\n") else [])
+        elif Path(name).is_dir():
+            files = sorted(f for f in Path(name).iterdir() if SUFFIXES.fullmatch(f.suffix))
+            # An empty folder is a mistake; reading it as a file reports it.
+            yield from files or [Path(name)]
+        else:
+            yield Path(name)
+
+
+def load_sample(model: Model, path: Path) -> dict[str, np.ndarray]:
+    """Reads the inputs of one sample from an image, a .npy file, or a .npz with their names."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        with load_numpy(path) as arrays:
+            values = {name: arrays[name] for name in model.inputs if name in arrays}
+    elif len(model.inputs) == 1:
+        values = dict.fromkeys(model.inputs, load_numpy(path) if suffix == ".npy" else path)
+    else:
+        inputs = ", ".join(model.inputs)
+        raise SampleError(f"{path}: the model takes {inputs}", "Give a .npz file with all inputs.")
+    return {name: model.tensor(name, value) for name, value in values.items()}
+
+
+def load_numpy(path: Path) -> Any:
+    """Opens a .npy or .npz file; .npy is memory-mapped."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise SampleError(f"{path}: cannot be read as NumPy data: {error}") from None
+
+
+def sentence(result: Facts) -> str:
+    """Returns an answer as one line for people."""
+    if "outputs" in result:
+        values = {name: np.ravel(value) for name, value in result["outputs"].items()}
+        return ", ".join(f"{name} {np.array2string(v, threshold=8)}" for name, v in values.items())
+    if "labels" in result:
+        return ", ".join(result["labels"]) or "none"
+    return ", ".join(f"{r['label']} {r['score']:.4f}" for r in result.get("top", [result]))
+
+
+# ==== verify ====
+
+
+def command_verify(args: argparse.Namespace) -> int:
+    """Checks the hashes, then every TFLite artifact on the golden samples, on this machine."""
+    bundle = open_target(args.target)
+    wanted = [bundle.artifact(args.artifact)] if args.artifact else bundle.artifacts
+    files = check_files(bundle)
+    broken = {problem["path"] for problem in files["problems"]}
+    place = (bundle.facts.get("golden") or {}).get("path")
+    golden = read_json(bundle.root / place) if place else {}
+    entries, codes = [], {FAILED} if broken else set()
+    for artifact in wanted:
+        entry, code = verify_artifact(bundle, artifact, golden, broken, args)
+        entries.append(entry)
+        codes.add(code)
+    record = {entry["id"]: entry.pop("values") for entry in entries}
+    if args.record:
+        Path(args.record).write_text(json.dumps(record), encoding="utf-8")
+    ran = [entry["runtime"] for entry in entries if "runtime" in entry]
+    report = {"runner": "edge", "runtime": ran[0] if ran else None, "machine": machine()}
+    report.update(files=files, artifacts=entries)
+    note(f"files: {files['checked']} checked, {len(files['problems'])} problems")
+    for problem in files["problems"]:
+        note(f"  {problem['problem']}: {problem['path']}")
+    for entry in entries:
+        worst = f"max diff {entry['max_abs_diff']:.3g}" if "max_abs_diff" in entry else ""
+        note(f"{entry['id']:22} {entry['status']:9} {worst} {entry['reason']}".rstrip())
+    if args.json or not sys.stdout.isatty():
+        print(json.dumps(report, ensure_ascii=False))
+    # What is missing for some artifacts only leaves these skipped.
+    order = (FAILED, OUTSIDE) if ran else (FAILED, OUTSIDE, LACKS)
+    return next((code for code in order if code in codes), 0)
+
+
+def check_files(bundle: Bundle) -> dict[str, Any]:
+    """Compares every file that the manifest lists with its SHA-256."""
+    problems = []
+    listed = bundle.facts.get("files", {})
+    for name in sorted(listed):
+        digest = hashlib.sha256()
+        try:
+            with (bundle.root / name).open("rb") as file:
+                for block in iter(partial(file.read, 1 << 20), b""):
+                    digest.update(block)
+            problem = "" if digest.hexdigest() == listed[name]["sha256"] else "changed"
+        except FileNotFoundError:
+            problem = "missing"
+        except OSError as error:
+            problem = f"unreadable: {error.strerror}"
+        if problem:
+            problems.append({"path": name, "problem": problem})
+    return {"checked": len(listed), "problems": problems}
+
+
+def verify_artifact(
+    bundle: Bundle, artifact: Facts, golden: Facts, broken: set[str], args: argparse.Namespace
+) -> tuple[dict[str, Any], int]:
+    """Returns the artifact's entry in the answer, with its `values`, and its exit code."""
+    entry: dict[str, Any] = {"id": artifact["id"], "status": "failed", "samples": 0, "reason": ""}
+    entry["values"] = {}
+    try:
+        if artifact["path"] in broken:
+            raise RunnerError("the file differs from its hash and was not run")
+        if not golden.get("samples"):
+            raise RunnerError("the bundle has no golden samples", exit_code=LACKS)
+        runtime = choose_runtime(artifact, args.runtime)
+        model = Model(bundle, artifact, runtime, args.threads)
+        entry["runtime"] = runtime
+        problems: list[str] = []
+        for sample in golden["samples"]:
+            files = sample["inputs"].items()
+            outputs = model({name: model.tensor(name, bundle.root / file) for name, file in files})
+            problems += compare(bundle, golden, sample, outputs, entry)
+            entry["samples"] += 1
+        if problems:
+            raise RunnerError(problems[0], exit_code=OUTSIDE)
+    except (RunnerError, PreprocessError) as error:
+        code = getattr(error, "exit_code", FAILED)
+        status = "skipped" if code == LACKS else "failed"
+        entry.update(status=status, reason=f"{error.message} {error.hint}".rstrip())
+        return entry, code
+    entry["status"] = "passed" if "max_abs_diff" in entry else "recorded"
+    return entry, 0
+
+
+def compare(
+    bundle: Bundle, golden: Facts, sample: Facts, outputs: Arrays, entry: dict[str, Any]
+) -> list[str]:
+    """Returns how the outputs leave their tolerances; notes values and differences in `entry`."""
+    where, identity = f"sample {sample['id']}: output", entry["id"]
+    if not all(np.isfinite(output).all() for output in outputs.values()):
+        return [f"{where} holds NaN or infinity"]
+    entry["values"][sample["id"]] = {k: v.ravel().tolist() for k, v in outputs.items()}
+    problems = []
+    for name, stored in sample.get("artifacts", {}).get(identity, {}).items():
+        if isinstance(stored, dict):
+            stored = load_numpy(bundle.root / stored["npy"])[stored["index"]]
+        expected, output = np.asarray(stored, dtype=np.float64).ravel(), outputs[name].ravel()
+        if expected.size != output.size:
+            raise RunnerError(f"{where} {name} has {output.size} values, not {expected.size}")
+        difference = float(np.abs(output - expected).max(initial=0.0))
+        tolerance = golden["tolerances"][identity][name]
+        if difference >= entry.get("max_abs_diff", 0.0):
+            entry.update(max_abs_diff=difference, worst_sample=sample["id"])
+        if difference > tolerance:
+            problems.append(f"{where} {name} differs by {difference:.3g}, allowed {tolerance:.3g}")
+    return problems
+
+
+def machine() -> dict[str, Any]:
+    """Describes this machine, for a report that is read elsewhere."""
+    board = Path("/proc/device-tree/model")
+    name = board.read_text(errors="replace").strip("\0") if board.is_file() else ""
+    facts = {"system": platform.platform(), "machine": platform.machine(), "board": name}
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    return {**facts, "cpus": os.cpu_count(), **versions}
+
+
+# ==== run ====
+
+
+def command_run(args: argparse.Namespace) -> int:
+    """Runs N samples from DIR/<input>.npy and writes DIR/<output>.npy, one sample at a time."""
+    bundle = open_target(args.target)
+    artifact = bundle.artifact(args.artifact)
+    runtime = choose_runtime(artifact, args.runtime)
+    model = Model(bundle, artifact, runtime, args.threads)
+    arrays = {name: load_numpy(Path(args.inputs) / f"{name}.npy") for name in model.inputs}
+    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    count = min(counts.values())
+    if count == 0 or len(set(counts.values())) > 1:
+        raise RunnerError(f"{args.inputs}: expected the same N > 0 samples, received {counts}")
+    folder = Path(args.outputs)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        for i in range(count):
+            for name, value in model({key: array[i] for key, array in arrays.items()}).items():
+                if name not in files:
+                    files[name] = stack.enter_context((folder / f"{name}.npy").open("wb"))
+                    facts = {"descr": "<f4", "fortran_order": False, "shape": (count, *value.shape)}
+                    np.lib.format.write_array_header_1_0(files[name], facts)
+                # Row by row, N may be large; on a full disk this raises, where writing to a
+                # memory map would kill the process.
+                files[name].write(value.astype("<f4").tobytes())
+    seconds = time.perf_counter() - started
+    print(json.dumps({"count": count, "seconds": seconds, "runtime": runtime}))
+    return 0
+
+
+# ==== The command line ====
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line; argparse leaves with exit code 2 when it is wrong."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--runtime", choices=list(RUNTIMES), help="use this interpreter only")
+    shared.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
+    shared.add_argument("--artifact", metavar="ID", help="for example tflite/int8")
+    shared.add_argument("--json", action="store_true", help="answer in JSON")
+    shared.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser = argparse.ArgumentParser(
+        prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, parents=[shared], help=function.__doc__)
+        command.set_defaults(function=function)
+        command.add_argument("target", metavar="BUNDLE|FILE")
+        return command
+
+    add("info", command_info)
+    predict = add("predict", command_predict)
+    predict.add_argument("files", nargs="+", metavar="FILE", help="image, .npy, .npz, folder or -")
+    predict.add_argument("--top", type=int, default=3, metavar="K", help="default: 3")
+    add("verify", command_verify).add_argument("--record", metavar="FILE", help="write all values")
+    run = add("run", command_run)
+    run.add_argument("--inputs", required=True, metavar="DIR")
+    run.add_argument("--outputs", required=True, metavar="DIR")
+    args = parser.parse_args(arguments)
+    if min(args.threads, getattr(args, "top", 1)) < 1:
+        parser.error("--threads and --top need at least 1")
+    return args
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and turns every error into a text and an exit code."""
+    args = parse(arguments)
+    try:
+        return int(args.function(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left; keep Python's last flush from failing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if args.debug:
+            raise
+        known = isinstance(error, (RunnerError, PreprocessError, OSError))
+        kind = "the bundle lacks" if isinstance(error, KeyError) else type(error).__name__
+        note(f"error: {error}" if known else f"error: {kind} {error}")
+        note(f"  {getattr(error, 'hint', '') or 'Run with --debug for details.'}")
+        return int(getattr(error, "exit_code", FAILED))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,5 @@
+"""`python -m packager`."""
+
+from packager.cli import main
+
+main()

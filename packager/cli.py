@@ -1,0 +1,327 @@
+"""The commands: thin functions over the library. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from packager import __version__
+from packager.errors import PackagerError
+
+if TYPE_CHECKING:
+    from packager.config import Config
+    from packager.console import Reporter
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def add(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+_output_options = _options(
+    click.option("--quiet", is_flag=True, help="Print warnings, errors and the result only."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
+    click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
+)
+
+_build_options = _options(
+    click.option("--config", "config_file", type=click.Path(), help="A package.yaml."),
+    click.option("--name", help="Name of the bundle (default: the model file's name)."),
+    click.option("--version", help="A positive number, or `next`.", metavar="N|next"),
+    click.option("--output", "-o", help="Folder of the bundles (default: dist)."),
+    click.option("--labels", help="File with one label per line.", metavar="FILE"),
+    click.option("--task", help="classification, binary, multilabel, regression or none."),
+    click.option("--threshold", type=float, help="Probability from which a class counts."),
+    click.option(
+        "--preprocess",
+        metavar="PRESET",
+        help="How pixels become model input: 0..1, -1..1, 0..255 or keras:FAMILY.",
+    ),
+    click.option(
+        "--calibration",
+        metavar="DATA",
+        help="Typical inputs for int8: a folder, .npz, .npy, .csv or module:function.",
+    ),
+    click.option("--calibration-limit", type=int, help="Use at most so many of them."),
+    click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
+    click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
+    click.option(
+        "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
+    ),
+    click.option("--signature", help="Which signature of a SavedModel."),
+    click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
+    click.option(
+        "--input-shape",
+        multiple=True,
+        metavar="[NAME=]1,60,36",
+        help="Fixed shape of an input for device files.",
+    ),
+    click.option("--max-drop", type=float, help="Gate: largest loss of accuracy, a fraction."),
+    click.option("--min-agreement", type=float, help="Gate: smallest agreement with the source."),
+    click.option("--max-bytes", type=int, help="Gate: largest size of an artifact."),
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name="packager")
+def cli() -> None:
+    """Turn a trained Keras or TensorFlow model into one verified bundle.
+
+    Example: packager build model.keras --preprocess 0..1 --labels labels.txt
+    --calibration calibration.npz --evaluation evaluation.npz
+    """
+
+
+@cli.command()
+@click.argument("model", required=False)
+@_build_options
+@click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
+@click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
+@_output_options
+def build(model: str | None, **flags: Any) -> int:
+    """Package MODEL: a .keras or .h5 file, a SavedModel folder, or module:function."""
+    from packager import pipeline
+    from packager.report import table
+
+    reporter = _reporter(flags)
+    config = _config(model, flags)
+    if flags["dry_run"]:
+        table.show_plan(config, reporter)
+        return 0
+    result = pipeline.run(config, reporter)
+    if flags["as_json"]:
+        click.echo(json.dumps(table.result_json(result), ensure_ascii=False))
+    else:
+        table.show_result(result, reporter)
+    return result.exit_code
+
+
+@cli.command()
+@click.argument("model")
+@_build_options
+@click.option("--to", "target", default="package.yaml", help="File to write.", metavar="FILE")
+@click.option("--force", is_flag=True, help="Replace the file.")
+def init(model: str, target: str, **flags: Any) -> int:
+    """Write a commented package.yaml that reproduces a build of MODEL."""
+    from packager import initialise
+
+    written = initialise.write(_config(model, flags), Path(target), force=flags["force"])
+    click.echo(f"{written}\nnext: packager build --config {written}")
+    return 0
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--signature", help="Which signature of a SavedModel.")
+@click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes.")
+@click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@_output_options
+def inspect(model: str, **flags: Any) -> int:
+    """Say what MODEL is and which artifacts can be made of it, without converting it."""
+    from packager import inspection
+
+    found = inspection.inspect(
+        model,
+        signature=flags["signature"],
+        custom_objects=flags["custom_objects"],
+        allow_unsafe_code=flags["allow_unsafe_code"],
+        verbose=flags["verbose"],
+    )
+    if flags["as_json"]:
+        click.echo(json.dumps(inspection.to_json(found), ensure_ascii=False))
+    else:
+        inspection.show(found, _reporter(flags))
+    return 0
+
+
+@cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@_output_options
+def verify(bundle: Path, **flags: Any) -> int:
+    """Check every hash of BUNDLE and run every artifact on the golden samples."""
+    from packager.verify import bundle_check
+
+    result = bundle_check.verify_bundle(bundle, _reporter(flags))
+    if flags["as_json"]:
+        click.echo(json.dumps(result.to_json(), ensure_ascii=False))
+    else:
+        bundle_check.show(result, _reporter(flags))
+    return result.exit_code
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def predict(bundle: Path, arguments: tuple[str, ...]) -> int:
+    """Answer label and score for images: packager predict BUNDLE IMAGE... [--top K] [--json]."""
+    import subprocess
+
+    from packager.verify import runners
+
+    if not arguments:
+        raise click.UsageError("give at least one image, folder, .npy file, or -")
+    command = [*runners.edge().command, "predict", str(bundle), *arguments]
+    return subprocess.run(command, check=False).returncode
+
+
+@cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--merge",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON that a runner's verify printed on another machine.",
+)
+def report(bundle: Path, merge: tuple[Path, ...]) -> int:
+    """Print where BUNDLE's report is, after merging results from other machines."""
+    from packager import report as reports
+    from packager.bundle import find_bundle
+
+    folder = find_bundle(bundle)
+    for file in merge:
+        reports.merge(folder, file)
+    click.echo((folder / reports.HTML_NAME).resolve())
+    return 0
+
+
+@cli.command()
+@_output_options
+def doctor(**flags: Any) -> int:
+    """Say which runtimes and programs are here, and how to get those that are missing."""
+    from packager import doctor as examination
+
+    findings = examination.examine()
+    if flags["as_json"]:
+        click.echo(json.dumps([examination.to_json(f) for f in findings]))
+    else:
+        examination.show(findings, _reporter(flags))
+    return examination.exit_code(findings)
+
+
+def _reporter(flags: dict[str, Any]) -> Reporter:
+    from packager.console import Reporter
+
+    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"])
+
+
+def _config(model: str | None, flags: dict[str, Any]) -> Config:
+    from packager import config
+
+    given = _mapping(model, flags)
+    if flags["config_file"] is not None:
+        return config.merge(config.load(Path(flags["config_file"])), given)
+    if model is None:
+        raise click.UsageError("name a model, or a --config file that does")
+    return config.from_flags(given)
+
+
+def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """Arranges the flags as `package.yaml` does; None stands for a flag that was not given."""
+
+    def data(name: str) -> dict[str, Any]:
+        return {"source": flags[name], "limit": flags[f"{name}_limit"]}
+
+    version = flags["version"]
+    return {
+        "model": {
+            "source": model,
+            "signature": flags["signature"],
+            "custom_objects": _list(flags["custom_objects"]),
+            "input_shape": _input_shapes(flags["input_shape"]),
+            "allow_unsafe_code": flags.get("allow_unsafe_code") or None,
+        },
+        "name": flags["name"],
+        "version": int(version) if version and version.isdecimal() else version,
+        "output": flags["output"],
+        "task": flags["task"],
+        "threshold": flags["threshold"],
+        "labels": flags["labels"],
+        "preprocess": flags["preprocess"],
+        "calibration": data("calibration"),
+        "evaluation": data("evaluation"),
+        "targets": list(flags["only"]) or None,
+        "gates": {key: flags[key] for key in ("max_drop", "min_agreement", "max_bytes")},
+        "force": flags.get("force") or None,
+    }
+
+
+def _list(value: str | None) -> list[str] | None:
+    return None if value is None else value.split(",")
+
+
+def _input_shapes(given: tuple[str, ...]) -> dict[str, list[int]] | list[int] | None:
+    """Reads `1,60,36` (the only input) or `name=1,60,36`, repeated."""
+    shapes: dict[str, list[int]] = {}
+    for text in given:
+        name, _, sizes = text.rpartition("=")
+        try:
+            shapes[name] = [int(size) for size in sizes.split(",")]
+        except ValueError:
+            raise click.UsageError(
+                f"--input-shape: expected [NAME=]1,60,36, received {text!r}"
+            ) from None
+    return shapes.get("", shapes) or None if set(shapes) <= {""} else shapes
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Runs a command; errors become one message and their exit code."""
+    debug = "--debug" in sys.argv
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = cli.main(arguments, prog_name="packager", standalone_mode=False)
+    except PackagerError as error:
+        if debug:
+            raise
+        _show_error(error)
+        code = error.exit_code
+    except click.Abort:
+        click.echo("\ninterrupted: nothing was published", err=True)
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted: nothing was published", err=True)
+        code = 130
+    except BrokenPipeError:
+        code = 1
+    except Exception as error:
+        if debug:
+            raise
+        _show_bug(error)
+        code = 1
+    sys.exit(code or 0)
+
+
+def _show_error(error: PackagerError) -> None:
+    click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True)
+    if error.hint:
+        click.echo(click.style("  fix: ", fg="cyan") + error.hint, err=True)
+
+
+def _show_bug(error: Exception) -> None:
+    click.echo(
+        click.style("error: ", fg="red", bold=True) + f"unexpected {type(error).__name__}: {error}",
+        err=True,
+    )
+    click.echo("  fix: run it again with --debug and report the traceback", err=True)

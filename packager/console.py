@@ -1,0 +1,86 @@
+"""What a user sees while a command runs: one line per stage, on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A finished stage; `seconds` is wall time."""
+
+    name: str
+    seconds: float
+    detail: str = ""
+
+
+@dataclass
+class Reporter:
+    """Prints stages, warnings and results.
+
+    Attributes:
+        quiet: Print warnings and errors only.
+        verbose: Let child processes' own output through.
+        stages: What has been done, for the report.
+        warnings: What was warned about, for the report.
+    """
+
+    quiet: bool = False
+    verbose: bool = False
+    stages: list[Stage] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _rich: RichConsole | None = None
+
+    @property
+    def rich(self) -> RichConsole:
+        """The terminal; imported late, because `packager --help` must be fast."""
+        if self._rich is None:
+            from rich.console import Console
+
+            self._rich = Console(stderr=True, highlight=False, soft_wrap=True)
+        return self._rich
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[list[str]]:
+        """Times a stage; what is appended to the yielded list becomes its detail."""
+        detail: list[str] = []
+        start = time.perf_counter()
+        animated = not self.quiet and sys.stderr.isatty()
+        with self.rich.status(name) if animated else contextlib.nullcontext():
+            yield detail
+        self.done(name, time.perf_counter() - start, ", ".join(detail))
+
+    def done(self, name: str, seconds: float, detail: str = "") -> None:
+        """Prints the line of a finished stage."""
+        self.stages.append(Stage(name, round(seconds, 3), detail))
+        if not self.quiet:
+            from rich.text import Text
+
+            self.rich.print(
+                Text.assemble(("  ✓ ", "green"), f"{name:<38}{seconds:6.1f} s  {detail}")
+            )
+
+    def warn(self, text: str) -> None:
+        """Prints a warning, also with `--quiet`."""
+        from rich.text import Text
+
+        self.warnings.append(text)
+        self.rich.print(Text.assemble(("warning: ", "yellow"), text))
+
+
+def human_size(size_bytes: int) -> str:
+    """Formats a size with decimal units, as file managers do: `12.3 kB`."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

@@ -1,0 +1,144 @@
+"""`packager inspect`: what a model is and what can be made of it, before any conversion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packager.children import Child, scratch
+from packager.console import Reporter, human_size
+from packager.errors import UnsupportedError
+from packager.loaders import layer_graph
+from packager.loaders.layer_graph import LayerGraph
+from packager.loaders.model_file import ModelFile, identify
+from packager.targets import TARGETS, tfjs_layers
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a target can be made: `yes`, `no`, or `needs` something from the user."""
+
+    target: str
+    verdict: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found about a model.
+
+    Attributes:
+        file: The recognised source.
+        inputs: Name, shape and dtype of each input.
+        outputs: The same of the outputs, with their activation.
+        parameters: Number of weights.
+        layers: Path and class of each Keras layer; empty for a SavedModel.
+        verdicts: One per target.
+    """
+
+    file: ModelFile
+    inputs: tuple[dict[str, Any], ...]
+    outputs: tuple[dict[str, Any], ...]
+    parameters: int
+    layers: tuple[tuple[str, str], ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def inspect(
+    source: str,
+    *,
+    signature: str | None = None,
+    custom_objects: str | None = None,
+    allow_unsafe_code: bool = False,
+    verbose: bool = False,
+) -> Inspection:
+    """Opens a model and judges every target.
+
+    Raises:
+        ModelError: It cannot be opened, and why.
+    """
+    file = identify(source, allow_unsafe_code=allow_unsafe_code)
+    with (
+        scratch("inspect") as work,
+        Child("packager.loaders.worker", verbose=verbose) as child,
+    ):
+        opened = child.call(
+            "open",
+            "opening the model",
+            source=file.source,
+            format=file.format,
+            saved_by=file.saved_by,
+            signature=signature,
+            custom_objects=custom_objects.split(",") if custom_objects else [],
+            allow_unsafe_code=allow_unsafe_code,
+        )
+        try:
+            described = child.call("write_layer_graph", "describing the layers", folder=work)
+            graph = layer_graph.load(work) if described else None
+            reasons = tfjs_layers.check(graph) if graph else ["it has no Keras layers"]
+        except UnsupportedError as error:
+            graph, reasons = None, [error.message]
+    return Inspection(
+        file=file,
+        inputs=tuple(opened["inputs"]),
+        outputs=tuple(opened["outputs"]),
+        parameters=opened["parameters"],
+        layers=_layers(graph),
+        verdicts=tuple(_judge(name, opened["inputs"], reasons) for name in TARGETS),
+    )
+
+
+def to_json(found: Inspection) -> dict[str, Any]:
+    """For machines."""
+    return {
+        "source": found.file.source,
+        "format": found.file.format,
+        "saved_by": found.file.saved_by,
+        "sha256": found.file.sha256,
+        "size_bytes": found.file.size_bytes,
+        "parameters": found.parameters,
+        "inputs": list(found.inputs),
+        "outputs": list(found.outputs),
+        "layers": [{"name": name, "class": kind} for name, kind in found.layers],
+        "targets": [vars(v) for v in found.verdicts],
+    }
+
+
+def show(found: Inspection, reporter: Reporter) -> None:
+    """Prints it on standard output."""
+    from rich.console import Console
+
+    out = Console(highlight=False, soft_wrap=True, markup=False)
+    file = found.file
+    size = human_size(file.size_bytes)
+    out.print(f"{Path(file.source).name}: {file.format}, saved by {file.saved_by}, {size}")
+    out.print(f"{found.parameters:,} parameters, {len(found.layers)} layers")
+    for kind, ends in (("input", found.inputs), ("output", found.outputs)):
+        for end in ends:
+            activation = end["activation"] if end["activation"] != "none" else ""
+            out.print(f"  {kind:<7}{end['name']:<24}{end['dtype']:<9}{end['shape']} {activation}")
+    for name, class_name in found.layers:
+        out.print(f"  layer  {name:<40}{class_name}")
+    for verdict in found.verdicts:
+        out.print(f"  {verdict.target:<24}{verdict.verdict:<7}{verdict.reason}")
+
+
+def _layers(graph: LayerGraph | None) -> tuple[tuple[str, str], ...]:
+    if graph is None:
+        return ()
+    return tuple((path, layer.class_name) for path, layer in graph.walk())
+
+
+def _judge(name: str, inputs: list[dict[str, Any]], tfjs_reasons: list[str]) -> Verdict:
+    target = TARGETS[name]
+    if target.runtime.startswith("tfjs"):
+        return Verdict(name, "no" if tfjs_reasons else "yes", "; ".join(tfjs_reasons))
+    if target.runtime == "tflite":
+        free = [end["name"] for end in inputs if None in end["shape"][1:]]
+        if free:
+            return Verdict(name, "needs", f"--input-shape for {', '.join(free)}: free axes")
+        if target.calibrated:
+            return Verdict(name, "needs", "--calibration with typical inputs")
+        return Verdict(name, "yes", "if TFLite has a builtin form of every operator")
+    return Verdict(name, "yes")

@@ -1,0 +1,177 @@
+"""The samples of a build: golden, evaluation and calibration, as files for the runners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packager.bundle import Calibration, InputSpec, Manifest, to_json
+from packager.config import Config, DataSource
+from packager.datasets import Dataset, open_dataset
+from packager.datasets.checks import check_calibration
+from packager.preprocess import load_image, preprocess
+from packager.verify import golden
+from packager.verify.golden import Sample
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where a build's samples are.
+
+    The folders hold `<input name>.npy`, `[N, ...]`, in the model's dtypes.
+
+    Attributes:
+        golden: The golden samples; their raw files are in the bundle already.
+        golden_inputs: Folder of their model inputs.
+        synthetic: The golden samples are random.
+        evaluation_inputs: Folder of the evaluation set's model inputs, or None.
+        evaluation_count: Number of evaluation samples.
+        targets: The evaluation set's targets, or None.
+        calibration: Provenance of the calibration samples, or None.
+        calibration_inputs: Folder of the calibration set's model inputs, or None.
+    """
+
+    golden: tuple[Sample, ...]
+    golden_inputs: Path
+    synthetic: bool
+    evaluation_inputs: Path | None
+    evaluation_count: int
+    targets: Array | None
+    calibration: Calibration | None
+    calibration_inputs: Path | None
+
+    def summary(self) -> str:
+        """One line for the console."""
+        parts = [f"{len(self.golden)} golden" + (" (synthetic)" if self.synthetic else "")]
+        if self.evaluation_inputs is not None:
+            parts.append(f"{self.evaluation_count} evaluation")
+        if self.calibration is not None:
+            parts.append(f"{self.calibration.count} calibration")
+        return ", ".join(parts)
+
+
+def prepare(
+    config: Config, manifest: Manifest, folder: Path, work: Path, warn: Callable[[str], None]
+) -> Samples:
+    """Reads, checks and preprocesses all data.
+
+    Args:
+        config: The configuration.
+        manifest: The manifest so far: inputs, labels.
+        folder: The bundle's folder, which gets the golden samples' raw files.
+        work: A scratch folder.
+        warn: Called with each warning.
+
+    Raises:
+        DataError: A source cannot be used.
+    """
+    evaluation = _open(config.evaluation, manifest, targets=True)
+    calibration = _open(config.calibration, manifest, targets=False)
+    if calibration is not None:
+        inputs = [to_json(spec) for spec in manifest.inputs]
+        for text in check_calibration(calibration, evaluation, inputs):
+            warn(text)
+    chosen = _golden(config, manifest, evaluation, folder)
+    return Samples(
+        golden=chosen,
+        golden_inputs=_golden_inputs(chosen, manifest, folder, work / "golden"),
+        synthetic=evaluation is None,
+        evaluation_inputs=_write(evaluation, work / "evaluation"),
+        evaluation_count=evaluation.count if evaluation else 0,
+        targets=evaluation.targets if evaluation else None,
+        calibration=_provenance(calibration),
+        calibration_inputs=_write(calibration, work / "calibration"),
+    )
+
+
+def read_raw(path: Path, spec: InputSpec) -> Array:
+    """Reads one golden input file as the model's input, without the batch axis."""
+    if path.suffix == ".png":
+        return preprocess(path, to_json(spec))
+    return np.asarray(np.load(path, allow_pickle=False))
+
+
+def _open(source: DataSource | None, manifest: Manifest, *, targets: bool) -> Dataset | None:
+    if source is None:
+        return None
+    return open_dataset(
+        source.source,
+        inputs=[to_json(spec) for spec in manifest.inputs],
+        labels=list(manifest.labels),
+        limit=source.limit,
+        expects_targets=targets,
+    )
+
+
+def _write(dataset: Dataset | None, folder: Path) -> Path | None:
+    if dataset is None:
+        return None
+    folder.mkdir()
+    dataset.write_inputs(folder)
+    return folder
+
+
+def _provenance(dataset: Dataset | None) -> Calibration | None:
+    if dataset is None:
+        return None
+    return Calibration(dataset.source, dataset.count, dataset.sha256, "min_max")
+
+
+def _golden(
+    config: Config, manifest: Manifest, evaluation: Dataset | None, folder: Path
+) -> tuple[Sample, ...]:
+    count, seed = config.golden.count, config.golden.seed
+    if evaluation is None:
+        arrays = {s.name: golden.synthetic(s, count, seed) for s in manifest.inputs}
+        rows = [{name: array[i] for name, array in arrays.items()} for i in range(count)]
+        labels: list[int | None] = [None] * count
+    else:
+        indices = golden.choose(evaluation.count, evaluation.targets, count, seed)
+        rows = [_raw(evaluation, i, manifest) for i in indices]
+        labels = [_label(evaluation.targets, i) for i in indices]
+    return tuple(
+        Sample(
+            id=f"{i:03d}",
+            files={n: golden.write_raw(folder, f"{i:03d}", n, v) for n, v in row.items()},
+            label=label,
+        )
+        for i, (row, label) in enumerate(zip(rows, labels, strict=True))
+    )
+
+
+def _raw(dataset: Dataset, index: int, manifest: Manifest) -> dict[str, Array]:
+    """A sample's pixels where it has pixels, else its model input."""
+    raw = dataset.raw(index)
+    values: dict[str, Array] = {}
+    for spec in manifest.inputs:
+        value = raw[spec.name]
+        if isinstance(value, Path):
+            values[spec.name] = load_image(value)
+        elif value.dtype == np.uint8 and spec.image is not None:
+            values[spec.name] = value
+        else:
+            values[spec.name] = dataset.sample(index)[spec.name]
+    return values
+
+
+def _label(targets: Array | None, index: int) -> int | None:
+    if targets is None or targets.ndim != 1 or targets.dtype.kind not in "iu":
+        return None
+    return int(targets[index])
+
+
+def _golden_inputs(
+    samples: tuple[Sample, ...], manifest: Manifest, bundle: Path, folder: Path
+) -> Path:
+    """Preprocesses the golden samples from their stored files, as every runner does."""
+    folder.mkdir()
+    for spec in manifest.inputs:
+        rows = [read_raw(bundle / sample.files[spec.name], spec) for sample in samples]
+        np.save(folder / f"{spec.name}.npy", np.stack(rows))
+    return folder

@@ -1,0 +1,1 @@
+"""Verification: runs the shipped programs on the artifacts, compares and gates."""

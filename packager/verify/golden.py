@@ -1,0 +1,175 @@
+"""Golden samples: a few inputs with the outputs that every runtime must reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packager.bundle import GOLDEN, Artifact, InputSpec, OutputSpec, write_json
+
+Array = np.ndarray[Any, Any]
+Values = dict[str, dict[str, dict[str, Any]]]
+
+# Larger outputs go into a .npy file beside samples.json.
+INLINE_ELEMENTS = 4096
+# Share of the output's range by which an artifact's values may differ on another machine. The
+# float kernels of different runtimes sum in different orders; dynamic-range kernels also round
+# activations differently (2 % seen between XNNPACK and tflite-runtime 2.14).
+_FLOAT_TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "dynamic_int8": 5e-2}
+_DEFAULT_FLOAT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One golden sample: its files by input name, and its class number if there is one."""
+
+    id: str
+    files: dict[str, str]
+    label: int | None = None
+
+
+def choose(count: int, targets: Array | None, wanted: int, seed: int) -> list[int]:
+    """Chooses sample numbers at random, in turn from each class where there are classes.
+
+    Args:
+        count: How many samples there are.
+        targets: Class numbers `[count]`, or None.
+        wanted: How many to choose.
+        seed: Seed of the random order.
+    """
+    order = np.random.default_rng(seed).permutation(count)
+    if targets is None or targets.ndim != 1 or targets.dtype.kind not in "iu":
+        return [int(i) for i in order[:wanted]]
+    seen: dict[int, int] = {}
+    ranked = []
+    for position, index in enumerate(order):
+        label = int(targets[index])
+        ranked.append((seen.get(label, 0), position, int(index)))
+        seen[label] = seen.get(label, 0) + 1
+    return [index for _, _, index in sorted(ranked)[:wanted]]
+
+
+def synthetic(spec: InputSpec, count: int, seed: int) -> Array:
+    """Random inputs: pixels `uint8[count, h, w, c]` for an image, else values of the dtype.
+
+    Floats are standard normal; integers are 0 or 1, which every vocabulary has.
+    """
+    generator = np.random.default_rng(seed)
+    if spec.image is not None:
+        channels = 1 if spec.image.channels == "gray" else 3
+        size = (count, spec.image.height, spec.image.width, channels)
+        return generator.integers(0, 256, size, dtype=np.uint8)
+    size = (count, *(n if n is not None else 1 for n in spec.shape[1:]))
+    if np.dtype(spec.dtype).kind == "f":
+        return generator.standard_normal(size).astype(spec.dtype)
+    return generator.integers(0, 2, size).astype(spec.dtype)
+
+
+def write_raw(bundle: Path, sample_id: str, name: str, raw: Array) -> str:
+    """Stores one raw input and returns its path in the bundle.
+
+    Args:
+        bundle: The bundle's folder.
+        sample_id: The sample's id.
+        name: The input's name.
+        raw: Pixels `uint8[h, w]` or `[h, w, 1|3]`, stored as PNG; anything else is the model's
+            input and is stored as `.npy`.
+    """
+    is_image = raw.dtype == np.uint8 and raw.ndim in (2, 3)
+    path = f"golden/{sample_id}.{name}.{'png' if is_image else 'npy'}"
+    (bundle / "golden").mkdir(exist_ok=True)
+    if is_image:
+        from PIL import Image
+
+        squeezed = raw[..., 0] if raw.ndim == 3 and raw.shape[-1] == 1 else raw
+        Image.fromarray(squeezed).save(bundle / path, optimize=False)
+    else:
+        np.save(bundle / path, raw)
+    return path
+
+
+def tolerances(
+    artifact: Artifact, outputs: Sequence[OutputSpec], spread: dict[str, float]
+) -> dict[str, float]:
+    """Largest allowed difference of an artifact's outputs on another machine, by output.
+
+    Args:
+        artifact: The artifact.
+        outputs: The model's outputs.
+        spread: The range (maximum - minimum) of each output of the source model.
+    """
+    steps = {end.name: end.scale for end in artifact.io if end.role == "output"}
+    mode = artifact.quantization.mode if artifact.quantization else "float32"
+    found = {}
+    for spec in outputs:
+        if steps.get(spec.name):
+            # One step, and a little for the rounding of the stored decimal numbers.
+            found[spec.name] = max(steps[spec.name]) * 1.001
+        elif mode.startswith("int8"):
+            found[spec.name] = spread[spec.name] / 255 * 1.001
+        else:
+            share = _FLOAT_TOLERANCE.get(mode, _DEFAULT_FLOAT_TOLERANCE)
+            found[spec.name] = spread[spec.name] * share
+    return found
+
+
+def write(
+    bundle: Path,
+    samples: Sequence[Sample],
+    source: dict[str, Array],
+    recorded: Values,
+    tolerance: dict[str, dict[str, float]],
+    *,
+    is_synthetic: bool,
+) -> None:
+    """Writes `golden/samples.json`.
+
+    Args:
+        bundle: The bundle's folder.
+        samples: The samples.
+        source: The source model's outputs, `[N, ...]` by output name, in the samples' order.
+        recorded: Each artifact's flat values by artifact id, sample id and output name.
+        tolerance: By artifact id and output name.
+        is_synthetic: The inputs are random.
+    """
+    per_artifact = {
+        artifact: {
+            name: np.array([values[s.id][name] for s in samples], dtype=np.float32)
+            for name in source
+        }
+        for artifact, values in recorded.items()
+        if all(s.id in values for s in samples)
+    }
+    entries = []
+    for row, sample in enumerate(samples):
+        entry: dict[str, Any] = {"id": sample.id, "inputs": sample.files}
+        if sample.label is not None:
+            entry["label"] = sample.label
+        entry["outputs"] = {n: _stored(bundle, "source", n, a, row) for n, a in source.items()}
+        entry["artifacts"] = {
+            artifact: {n: _stored(bundle, artifact, n, a, row) for n, a in arrays.items()}
+            for artifact, arrays in per_artifact.items()
+        }
+        entries.append(entry)
+    document = {
+        "schema": 1,
+        "synthetic": is_synthetic,
+        "samples": entries,
+        "tolerances": tolerance,
+    }
+    write_json(document, bundle / GOLDEN)
+
+
+def _stored(bundle: Path, owner: str, name: str, values: Array, row: int) -> Any:
+    flat = values[row].reshape(-1)
+    if flat.size <= INLINE_ELEMENTS:
+        return [float(v) for v in flat]
+    path = f"golden/outputs/{owner.replace('/', '_')}.{name}.npy"
+    if row == 0:
+        (bundle / "golden" / "outputs").mkdir(parents=True, exist_ok=True)
+        np.save(bundle / path, values.reshape(len(values), -1))
+    return {"npy": path, "index": row}

@@ -1,0 +1,190 @@
+// `verify`: the hashes of a bundle's files, and its TF.js artifacts on the golden samples.
+
+import { createHash } from 'node:crypto';
+import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs';
+import os from 'node:os';
+import { join, sep } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+
+import { BundleError, isTfjs, openBundle } from '../bundle.js';
+import { parseNpy } from '../npy.js';
+import { preprocess } from '../preprocess.js';
+import { isMissingKernel, withRuntime } from './evaluate.mjs';
+import { decodePng } from './png.mjs';
+import { VendorMissing } from './tf.mjs';
+
+const PACKAGE = '@tensorflow/tfjs';
+
+// NAME/VERSION, or NAME for its newest version.
+function bundleFolder(path) {
+  if (existsSync(join(path, 'manifest.json')) || !existsSync(path)) return path;
+  const versions = readdirSync(path).filter((name) => /^[1-9][0-9]*$/.test(name)).map(Number);
+  return versions.length === 0 ? path : join(path, String(Math.max(...versions)));
+}
+
+async function fileFetch(url) {
+  const path = fileURLToPath(url);
+  const ok = existsSync(path);
+  return {
+    ok, status: ok ? 200 : 404,
+    arrayBuffer: async () => {
+      const bytes = readFileSync(path);
+      return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
+    },
+  };
+}
+
+async function sha256OfFile(path) {
+  const hash = createHash('sha256');
+  for await (const piece of createReadStream(path)) hash.update(piece);
+  return hash.digest('hex');
+}
+
+async function checkFiles(folder, files = {}) {
+  const problems = [];
+  for (const [path, { sha256 }] of Object.entries(files)) {
+    const target = join(folder, ...path.split('/'));
+    if (!target.startsWith(join(folder, sep))) {
+      problems.push({ path, problem: 'outside the bundle' });
+    } else if (!existsSync(target)) {
+      problems.push({ path, problem: 'missing' });
+    } else if ((await sha256OfFile(target)) !== sha256) {
+      problems.push({ path, problem: 'changed' });
+    }
+  }
+  return { checked: Object.keys(files).length, problems };
+}
+
+async function readInput(bundle, input, path) {
+  const bytes = await bundle.file(path);
+  if (path.endsWith('.npy')) return parseNpy(bytes);
+  if (path.endsWith('.png')) return preprocess(decodePng(bytes), input);
+  throw new BundleError(`golden input ${path} is neither .png nor .npy`, { path });
+}
+
+async function runSample(bundle, runtime, sample) {
+  const inputs = {};
+  for (const input of bundle.manifest.inputs) {
+    const { data, shape } = await readInput(bundle, input, sample.inputs[input.name]);
+    inputs[input.name] = { data, shape: [1, ...shape] };
+  }
+  const outputs = await runtime.run(inputs);
+  return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, [...data]]));
+}
+
+async function runSamples(bundle, artifact, golden, options) {
+  const source = await bundle.tfjsFiles(artifact.id);
+  return withRuntime(source, bundle.manifest, options, async (runtime) => {
+    const bySample = {};
+    for (const sample of golden.samples) {
+      bySample[sample.id] = await runSample(bundle, runtime, sample);
+    }
+    return { bySample, runtime: runtime.describe() };
+  });
+}
+
+// The largest absolute difference; infinite when lengths differ or a value is not finite.
+function maxDifference(stored, values) {
+  if (stored.length !== values.length) return Infinity;
+  let largest = 0;
+  for (let i = 0; i < values.length; i += 1) {
+    const difference = Math.abs(values[i] - stored[i]);
+    if (!Number.isFinite(difference)) return Infinity;
+    largest = Math.max(largest, difference);
+  }
+  return largest;
+}
+
+async function compareSample(bundle, stored, values, tolerances) {
+  let worst = { difference: 0, excess: -Infinity };
+  for (const { name } of bundle.manifest.outputs) {
+    const expected = await bundle.values(stored[name]);
+    const tolerance = tolerances[name];
+    if (!Number.isFinite(tolerance)) throw new BundleError(`no tolerance is stored for ${name}`);
+    const difference = maxDifference(expected, values[name]);
+    const excess = difference - tolerance;
+    if (excess > worst.excess) worst = { difference, excess };
+  }
+  return worst;
+}
+
+async function compare(bundle, id, golden, bySample) {
+  const tolerances = golden.tolerances[id];
+  const stored = golden.samples.filter((sample) => sample.artifacts?.[id] !== undefined);
+  const samples = golden.samples.length;
+  if (stored.length === 0) return { id, status: 'recorded', samples, reason: 'nothing is stored' };
+  if (tolerances === undefined) {
+    return { id, status: 'skipped', samples, reason: 'no tolerance is stored' };
+  }
+  let worst = { difference: -1, excess: -Infinity };
+  for (const sample of stored) {
+    const found = await compareSample(
+      bundle, sample.artifacts[id], bySample[sample.id], tolerances,
+    );
+    if (found.excess > worst.excess) worst = { ...found, sample: sample.id };
+  }
+  const finite = Number.isFinite(worst.difference);
+  const passed = worst.excess <= 0;
+  const why = finite ? 'outside the tolerance' : 'not finite, or of another length';
+  return {
+    id, status: passed ? 'passed' : 'failed', samples: stored.length,
+    // JSON has no infinity.
+    ...(finite ? { max_abs_diff: worst.difference } : {}),
+    worst_sample: worst.sample, reason: passed ? '' : `sample ${worst.sample}: ${why}`,
+  };
+}
+
+async function verifyArtifact(bundle, artifact, options) {
+  const { id } = artifact;
+  if (!isTfjs(artifact)) {
+    const reason = `this runner does not run ${artifact.runtime.kind}`;
+    return { result: { id, status: 'skipped', samples: 0, reason } };
+  }
+  const versions = artifact.runtime.min_version;
+  if (versions !== undefined && versions[PACKAGE] === undefined) {
+    const reason = `${PACKAGE} is not among the runtimes that may run this file`;
+    return { result: { id, status: 'skipped', samples: 0, reason } };
+  }
+  try {
+    const golden = await bundle.golden();
+    const { bySample, runtime } = await runSamples(bundle, artifact, golden, options);
+    return { result: await compare(bundle, id, golden, bySample), bySample, runtime };
+  } catch (error) {
+    if (error instanceof VendorMissing) throw error;
+    const reason = isMissingKernel(error)
+      ? `${error.message}; try --backend cpu` : error.message;
+    return { result: { id, status: 'failed', samples: 0, reason, error: reason } };
+  }
+}
+
+function machine() {
+  return {
+    system: `${os.type()} ${os.release()}`, architecture: os.arch(), node: process.version,
+    cpus: os.cpus().length, cpu: os.cpus()[0]?.model ?? '',
+  };
+}
+
+/**
+ * Verifies a bundle.
+ *
+ * @param {string} path The bundle, or the folder of its versions.
+ * @param {{artifact?: string, backend?: string, vendor: string}} options
+ * @returns {Promise<{answer: object, recorded: object}>} The answer of docs/bundle.md, and the flat
+ *   values by artifact, sample and output.
+ */
+export async function verify(path, options) {
+  const folder = bundleFolder(path);
+  const bundle = await openBundle(pathToFileURL(join(folder, sep)).href, { fetch: fileFetch });
+  const chosen = options.artifact === undefined
+    ? bundle.tfjsArtifacts() : [bundle.artifact(options.artifact)];
+  const files = await checkFiles(folder, bundle.manifest.files);
+  const answer = { runner: 'web', runtime: {}, machine: machine(), files, artifacts: [] };
+  const recorded = {};
+  for (const artifact of chosen) {
+    const { result, bySample, runtime } = await verifyArtifact(bundle, artifact, options);
+    answer.artifacts.push(result);
+    if (runtime !== undefined) answer.runtime = runtime;
+    if (bySample !== undefined) recorded[artifact.id] = bySample;
+  }
+  return { answer, recorded };
+}
