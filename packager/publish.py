@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packager.errors import BundleError, ConfigError
+from packager.errors import BundleError
 
 _STAGING = re.compile(r"\.(\d+)\.(building|old)-[0-9a-f]{8}")
 
@@ -105,22 +105,6 @@ def reject(stage: Staging) -> Path:
         shutil.rmtree(rejected, ignore_errors=True)
         stage.folder.rename(rejected)
     return rejected
-
-
-def parse_version(text: str) -> int | None:
-    """Reads `--version`: a positive number, or None for `next`.
-
-    Raises:
-        ConfigError: Anything else.
-    """
-    if text == "next":
-        return None
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ConfigError(
-        f"--version: expected a positive number or `next`, received {text!r}",
-        hint="TensorFlow Serving reads versions as numbers; try --version next",
-    )
 
 
 def _check_free(target: Path, force: bool) -> None:

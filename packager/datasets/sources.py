@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import mmap
 import shutil
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import numpy as np
 from packager.errors import DataError
 
 Array = np.ndarray[Any, Any]
-Raw = dict[str, "Path | Array"]
+Raw = Mapping[str, "Path | Array"]
 
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -57,7 +58,7 @@ class FileSource:
         """Number of samples."""
         return len(self.paths)
 
-    def raw(self, index: int) -> Raw:
+    def raw(self, index: int) -> dict[str, Path]:
         """Returns the path of sample `index`."""
         return {self.input_name: self.paths[index]}
 
@@ -86,9 +87,12 @@ class ArraySource:
         """Number of samples."""
         return len(next(iter(self.arrays.values())))
 
-    def raw(self, index: int) -> Raw:
+    def raw(self, index: int) -> dict[str, Array]:
         """Returns the arrays of sample `index`, without the batch axis."""
-        return {name: np.asarray(array[index]) for name, array in self.arrays.items()}
+        values = {name: np.array(array[index]) for name, array in self.arrays.items()}
+        for array in self.arrays.values():
+            _drop_pages(array)
+        return values
 
     def where(self, index: int) -> str:
         """Returns the source and the number of the sample."""
@@ -97,11 +101,19 @@ class ArraySource:
     def digest(self, index: int) -> bytes:
         """Returns a SHA-256 over names, dtypes, shapes and bytes."""
         digest = hashlib.sha256()
-        for name, array in sorted(self.arrays.items()):
-            value = np.asarray(array[index])
+        for name, value in sorted(self.raw(index).items()):
             digest.update(f"{name} {value.dtype} {value.shape}\0".encode())
-            digest.update(np.ascontiguousarray(value).tobytes())
+            digest.update(value.tobytes())
         return digest.digest()
+
+
+def _drop_pages(array: Array) -> None:
+    """Gives the pages of a mapped file back: they count as this process's memory."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, mmap.mmap):
+        owner.madvise(mmap.MADV_DONTNEED)
 
 
 def read_npy(path: Path) -> Array:

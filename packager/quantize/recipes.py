@@ -33,9 +33,9 @@ def _dynamic(operation: str, granularity: str) -> Rule:
     )
 
 
-def _static(activation_bits: int) -> Rule:
+def _static(activation_bits: int, operation: str = "*", granularity: str = "CHANNELWISE") -> Rule:
     return _rule(
-        "*",
+        operation,
         "min_max_uniform_quantize",
         {
             "activation_tensor_config": {
@@ -44,7 +44,7 @@ def _static(activation_bits: int) -> Rule:
                 "granularity": "TENSORWISE",
                 "dtype": "INT",
             },
-            "weight_tensor_config": _weights("CHANNELWISE"),
+            "weight_tensor_config": _weights(granularity),
             "compute_precision": "INTEGER",
             "explicit_dequantize": False,
         },
@@ -64,10 +64,10 @@ _FLOAT_ENDS = [_rule("INPUT", "no_quantize"), _rule("OUTPUT", "no_quantize")]
 
 RECIPES: dict[str, list[Rule]] = {
     "float16": [_FLOAT16],
-    # Dense weights per tensor: a per-channel dynamic FULLY_CONNECTED is wrong on
-    # tflite-runtime 2.14 (relative error 1.0, no message). Convolutions must stay per channel:
-    # a per-tensor dynamic DEPTHWISE_CONV_2D reads past its scales on every runtime tried.
-    # tests/quantize/test_dynamic.py runs both on both runtimes.
+    # Dense weights per tensor: a per-channel FULLY_CONNECTED with float or int16 activations is
+    # wrong on tflite-runtime 2.14 (error as large as the output, no message); with int8 it is
+    # right. Convolutions must stay per channel: a per-tensor dynamic DEPTHWISE_CONV_2D reads
+    # past its scales on every runtime tried. tests/quantize runs all of this on both runtimes.
     "dynamic_int8": [
         _dynamic("CONV_2D", "CHANNELWISE"),
         _dynamic("DEPTHWISE_CONV_2D", "CHANNELWISE"),
@@ -75,12 +75,12 @@ RECIPES: dict[str, list[Rule]] = {
     ],
     "int8": [_static(8)],
     "int8_float_io": [_static(8), *_FLOAT_ENDS],
-    "int16x8": [_static(16)],
+    "int16x8": [_static(16), _static(16, "FULLY_CONNECTED", "TENSORWISE")],
 }
 CALIBRATED = ("int8", "int8_float_io", "int16x8")
 
 # Oldest version of each runtime on which files of this mode were run and were right, with the
-# operators of tests/quantize/test_runtimes.py. A runtime that is not listed must not run it.
+# operators of tests/quantize/test_quantize.py. A runtime that is not listed must not run it.
 _SEEN_RIGHT = {"ai-edge-litert": "2.0.3", "tflite-runtime": "2.14.0", "tensorflow": "2.21.0"}
 MIN_VERSIONS: dict[str, dict[str, str]] = {
     "float32": _SEEN_RIGHT,

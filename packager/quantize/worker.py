@@ -33,13 +33,16 @@ def complete(source: str, target: str, inputs: list[str], outputs: list[str]) ->
     return _checked(model, "float32")
 
 
-def calibrate(model: str, samples: str, ranges: str) -> None:
+def calibrate(model: str, samples: str, ranges: str) -> list[str]:
     """Records the true minimum and maximum of every tensor over all samples.
 
     Args:
         model: The float32 file.
         samples: Folder with one `[N, ...]` array `<input name>.npy` per input.
         ranges: File for the result: JSON, `[minimum, maximum]` by tensor name.
+
+    Returns:
+        Names of the tensors that were constant: the samples do not show their range.
     """
     from litert_quantizer import calibrator, recipe_manager
     from litert_quantizer.utils import qsv_utils
@@ -57,6 +60,7 @@ def calibrate(model: str, samples: str, ranges: str) -> None:
         work.calibrate({SIGNATURE: [sample]}, recipe)
     found = _check_ranges(work.get_model_qsvs())
     Path(ranges).write_text(json.dumps(found), encoding="utf-8")
+    return [name for name, (low, high) in found.items() if low == high]
 
 
 def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> dict[str, Any]:

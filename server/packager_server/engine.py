@@ -82,7 +82,7 @@ class Engine:
         version: TensorFlow's version.
     """
 
-    def __init__(self, model: object, signature: Any, tensorflow: Any) -> None:  # noqa: ANN401
+    def __init__(self, model: object, signature: Any, tensorflow: Any) -> None:
         # A signature refers weakly to the variables; the model owns them.
         self._model = model
         self._signature = signature
@@ -138,10 +138,8 @@ class Engine:
 
     def _check_names(self, inputs: Mapping[str, Array]) -> None:
         if set(inputs) != set(self.inputs):
-            expected, received = sorted(self.inputs), sorted(inputs)
-            raise EngineError(
-                f"the signature's inputs are {expected}, received {received}", exit_code=2
-            )
+            message = f"the inputs are {sorted(self.inputs)}, received {sorted(inputs)}"
+            raise EngineError(message, exit_code=2)
 
     def _fit(self, name: str, value: Array) -> Array:
         spec = self.inputs[name]
@@ -159,7 +157,7 @@ class Engine:
         return value.astype(expected, copy=False)
 
 
-def import_tensorflow() -> Any:  # noqa: ANN401 - TensorFlow has no type information
+def import_tensorflow() -> Any:
     """Returns the TensorFlow module, with its start-up messages turned off.
 
     Raises:

@@ -199,13 +199,11 @@ def compare_golden(bundle: Path, golden: Json, artifact: str, values: Json) -> J
     if not differences:
         return outcome("recorded", samples=count)
     limits = golden["tolerances"][artifact]
-    above = [
-        (sample, name) for difference, sample, name in differences if difference > limits[name]
-    ]
-    worst = max(differences)
-    reason = f"outside the tolerance: sample {above[0][0]}, output {above[0][1]}" if above else ""
+    above = [one for one in differences if one[0] > limits[one[2]]]
+    reason = f"sample {above[0][1]}, output {above[0][2]}: outside the tolerance" if above else ""
     entry = outcome("failed" if above else "passed", samples=count, reason=reason)
-    return {**entry, "max_abs_diff": worst[0], "worst_sample": worst[1]}
+    largest, worst, _ = max(differences)
+    return {**entry, "max_abs_diff": largest, "worst_sample": worst}
 
 
 def all_finite(values: Json) -> bool:

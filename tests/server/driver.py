@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 
@@ -68,7 +69,5 @@ def answer(request):
     )
 
 
-with open(sys.argv[2], encoding="utf-8") as file:
-    requests = json.load(file)
-for request in requests:
+for request in json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")):
     print(json.dumps(answer(request)), flush=True)

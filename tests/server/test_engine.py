@@ -72,6 +72,7 @@ class Requests:
         self.answers = None
 
     def add(self, name, **request):
+        assert name not in self.requests
         self.requests[name] = request
 
     def __getitem__(self, name):
@@ -117,7 +118,7 @@ def add_predictions(found, models):
     pair = {"left": ([[1, 2, 3.5]], "float32"), "right": ([[-4, 9]], "int32")}
     add("two", model=str(models / "two"), predict=pair)
     add("no signature", model=str(models / "affine"), signature="none", predict=one)
-    add("no model", model=str(models / "nowhere"), predict=one)
+    add("nowhere", model=str(models / "nowhere"), predict=one)
     broken = models / "broken"
     shutil.copytree(models / "affine", broken)
     data = next((broken / "variables").glob("*.data-*"))
@@ -158,7 +159,7 @@ def test_predict_several_inputs_and_outputs(answers):
     ("name", "code", "message"),
     [
         ("no signature", 2, "no signature 'none'; it has: doubled, serving_default"),
-        ("no model", 1, "no SavedModel here: saved_model.pb is missing"),
+        ("nowhere", 1, "no SavedModel here: saved_model.pb is missing"),
         ("broken", 1, "TensorFlow cannot load this SavedModel"),
         ("wrong name", 2, "inputs are ['image'], received ['picture']"),
         ("wrong dtype", 2, "'image': expected float32, received int32"),

@@ -72,7 +72,10 @@ def convolutions() -> Iterator[Case]:
         "transpose_dilated", IMAGE, lambda: k.Conv2DTranspose(3, 3, dilation_rate=2), "dilation"
     )
     yield one(
-        "channels_first", IMAGE, lambda: k.ZeroPadding2D(1, data_format="channels_first"), "data_form"
+        "channels_first",
+        IMAGE,
+        lambda: k.ZeroPadding2D(1, data_format="channels_first"),
+        "data_form",
     )
     yield one("separable_1d", STEPS, lambda: k.SeparableConv1D(4, 3), "SeparableConv1D")
 
@@ -113,11 +116,10 @@ def adapted(**config: Any) -> Any:
 def activations() -> Iterator[Case]:
     from keras import layers as k
 
-    supported = (
-        "linear relu relu6 sigmoid tanh softmax softplus softsign elu selu gelu mish silu "
-        "log_softmax hard_sigmoid leaky_relu"
-    ).split()
-    for name in supported:
+    for name in (
+        *("linear", "relu", "relu6", "sigmoid", "tanh", "softmax", "softplus", "softsign", "elu"),
+        *("selu", "gelu", "mish", "silu", "log_softmax", "hard_sigmoid", "leaky_relu"),
+    ):
         yield one(f"activation_{name}", STEPS, lambda name=name: k.Activation(name))
     for name in ("hard_silu", "exponential", "log_sigmoid", "celu"):
         yield one(f"activation_{name}", STEPS, lambda name=name: k.Activation(name), name)
@@ -161,9 +163,7 @@ def pooling_and_shapes() -> Iterator[Case]:
     yield one("zero_padding", IMAGE, lambda: k.ZeroPadding2D(((1, 2), (0, 3))))
     yield one("cropping", IMAGE, lambda: k.Cropping2D(((1, 2), (0, 3))))
     yield one("up_sampling", IMAGE, lambda: k.UpSampling2D((2, 3)))
-    yield one(
-        "up_bilinear", IMAGE, lambda: k.UpSampling2D(2, interpolation="bilinear"), "bilinear"
-    )
+    yield one("up_bilinear", IMAGE, lambda: k.UpSampling2D(2, interpolation="bilinear"), "bilinear")
     yield one("dropout", IMAGE, lambda: k.Dropout(0.5))
     yield one("gru", STEPS, lambda: k.GRU(4), "GRU")
     for name, layer in (
@@ -437,7 +437,8 @@ def main(folder: Path) -> None:
 
     listed = []
     for number, case in enumerate(cases()):
-        keras.utils.clear_session()
+        # Names start anew; collecting garbage each time would take most of the run.
+        keras.utils.clear_session(free_memory=False)
         random = np.random.default_rng(number)
         model = case.build()
         shake(model, random)

