@@ -121,8 +121,9 @@ def prepare_pixels(image: ImageSource, image_spec: Mapping[str, Any]) -> np.ndar
     if (cw, ch) != picture.size:
         picture = picture.crop((left, top, left + cw, top + ch))
     _check_choice("channels", channels, CHANNELS)
-    picture = picture.convert("L" if channels == "gray" else "RGB")
-    pixels = _resize(picture, size, image_spec["resize"])
+    pixels = _resize(
+        _as_mode(picture, "L" if channels == "gray" else "RGB"), size, image_spec["resize"]
+    )
     pixels = pixels[:, :, ::-1] if channels == "bgr" else pixels
     if size == (W, H):
         return pixels
@@ -243,7 +244,7 @@ def _flatten(picture: Image.Image) -> Image.Image:
         raise PreprocessError("16-bit RGB with a transparent colour is not supported")
     holder = picture.palette if picture.mode == "P" and picture.palette else picture
     if key is None and not holder.mode.upper().endswith("A"):
-        return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+        return _as_mode(picture, "L" if picture.mode in ("1", "L") else "RGB")
     black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
     return Image.alpha_composite(black, picture.convert("RGBA")).convert("RGB")
 
@@ -266,6 +267,11 @@ def _checked(pixels: np.ndarray) -> np.ndarray:
         raise PreprocessError(f"expected uint8 pixels [h, w] or [h, w, 1|3|4], received {found}")
     gray = pixels.ndim == 3 and pixels.shape[2] == 1
     return np.ascontiguousarray(pixels[:, :, 0] if gray else pixels)
+
+
+def _as_mode(picture: Image.Image, mode: str) -> Image.Image:
+    # convert() copies even when there is nothing to do, which a large photo pays for.
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
 def _pixels(picture: Image.Image) -> np.ndarray:
@@ -449,8 +455,7 @@ LAST_FOR_NUMPY_1 = {"ai-edge-litert": "1.0.1", "tflite-runtime": "2.14.0"}
 
 def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
     """Returns name and version of the first installed package that may run the artifact."""
-    # It lists what was seen to give right numbers. Other packages may load the file and compute
-    # something else, so they are refused. A lone file has no such list.
+    # Other packages may load the file and compute something else. A lone file has no list.
     allowed: Mapping[str, str] | None = artifact["runtime"].get("min_version")
     passed_over: list[str] = []
     for package in [forced] if forced else RUNTIMES:
@@ -518,11 +523,10 @@ def load_interpreter(runtime: Facts, path: Path, threads: int) -> Any:
         module = importlib.import_module(RUNTIMES[runtime["name"]])
     except ImportError as error:
         raise RunnerError(f"{what} cannot be imported: {error}", exit_code=LACKS) from error
-    options: dict[str, Any] = {"model_path": str(path), "num_threads": threads}
     plain = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
     for resolver in ({}, {"experimental_op_resolver_type": plain}):
         try:
-            interpreter = module.Interpreter(**options, **resolver)
+            interpreter = module.Interpreter(model_path=str(path), num_threads=threads, **resolver)
             interpreter.allocate_tensors()
             return interpreter
         except (ValueError, RuntimeError) as error:
@@ -537,8 +541,6 @@ def load_interpreter(runtime: Facts, path: Path, threads: int) -> Any:
 
 
 # ==== The model: named tensors in, named tensors out ====
-
-
 @dataclass(frozen=True)
 class Tensor:
     """An input or output of the file; `scales` is empty when it is not quantized."""
@@ -561,15 +563,18 @@ class Tensor:
 
     def encode(self, value: np.ndarray) -> np.ndarray:
         """Returns one sample in the tensor's shape and dtype; floats are quantized if need be."""
-        want = f"input {self.name!r}: expected {np.dtype(self.dtype)} {list(self.shape[1:])}"
-        if value.shape not in (self.shape, self.shape[1:]):
+        kinds = value.dtype.kind + np.dtype(self.dtype).kind
+        good = value.shape in (self.shape, self.shape[1:])
+        if good and kinds[0] == "f" and self.scales.size:
+            x = value.astype(np.float32)
+            value = quantize(x, self.scales[0], self.zero_points[0], self.dtype)
+        elif value.dtype != self.dtype and kinds != "ff":
+            # Numbers such as ids may be stored wider than the tensor, quantized values not.
+            ids = good and set(kinds) <= {"i", "u"} and not self.scales.size
+            good = ids and np.array_equal(value.astype(self.dtype), value)
+        if not good:
+            want = f"input {self.name!r}: expected {np.dtype(self.dtype)} {list(self.shape[1:])}"
             raise SampleError(f"{want}, received {value.dtype} {list(value.shape)}")
-        if value.dtype != self.dtype:
-            if value.dtype.kind == "f" and self.scales.size:
-                x = value.astype(np.float32)
-                value = quantize(x, self.scales[0], self.zero_points[0], self.dtype)
-            elif not np.can_cast(value.dtype, self.dtype, "same_kind"):
-                raise SampleError(f"{want}, received {value.dtype}")
         return value.astype(self.dtype).reshape(self.shape)
 
     def decode(self, value: np.ndarray) -> np.ndarray:
@@ -654,8 +659,6 @@ def bind(tensors: dict[str, Tensor], names: list[str], path: Path) -> dict[str, 
 
 
 # ==== Answers: from numbers to labels ====
-
-
 def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
     """Returns what the outputs of one sample mean, by the task; labels belong to the first."""
     for name, values in outputs.items():
@@ -687,8 +690,6 @@ def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
 
 
 # ==== info ====
-
-
 def command_info(args: argparse.Namespace) -> int:
     """Shows what a bundle or file holds and what would run it."""
     bundle = open_target(args.target)
@@ -786,8 +787,6 @@ def sentence(result: Facts) -> str:
 
 
 # ==== verify ====
-
-
 def command_verify(args: argparse.Namespace) -> int:
     """Checks the hashes, then every TFLite artifact on the golden samples, on this machine."""
     bundle = open_target(args.target)
@@ -804,7 +803,7 @@ def command_verify(args: argparse.Namespace) -> int:
     record = {entry["id"]: entry.pop("values") for entry in entries}
     if args.record:
         Path(args.record).write_text(json.dumps(record), encoding="utf-8")
-    ran = [entry["runtime"] for entry in entries if "runtime" in entry]
+    ran = [entry["runtime"] for entry in entries if entry["samples"]]
     report = {"runner": "edge", "runtime": ran[0] if ran else None, "machine": machine()}
     report.update(files=files, artifacts=entries)
     note(f"files: {files['checked']} checked, {len(files['problems'])} problems")
@@ -906,8 +905,6 @@ def machine() -> dict[str, Any]:
 
 
 # ==== run ====
-
-
 def command_run(args: argparse.Namespace) -> int:
     """Runs N samples from DIR/<input>.npy and writes DIR/<output>.npy, one sample at a time."""
     bundle = open_target(args.target)
@@ -939,8 +936,6 @@ def command_run(args: argparse.Namespace) -> int:
 
 
 # ==== The command line ====
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line; argparse leaves with exit code 2 when it is wrong."""
     shared = argparse.ArgumentParser(add_help=False)
@@ -991,7 +986,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = isinstance(error, (RunnerError, PreprocessError, OSError))
         kind = "the bundle lacks" if isinstance(error, KeyError) else type(error).__name__
         note(f"error: {error}" if known else f"error: {kind} {error}")
-        note(f"  {getattr(error, 'hint', '') or 'Run with --debug for details.'}")
+        hint = getattr(error, "hint", "") if known else "Run with --debug for details."
+        if hint:
+            note(f"  {hint}")
         return int(getattr(error, "exit_code", FAILED))
 
 

@@ -115,7 +115,7 @@ class _Job:
             )
             detail.append(data.summary())
         outputs = _SourceOutputs(self.source, data, self.work)
-        self._make_saved_model(asked, manifest)
+        self._make_saved_model(asked, manifest, data)
         self._make_tflite(asked, manifest, data)
         self._make_tfjs(asked, manifest)
         if not self.artifacts:
@@ -214,12 +214,21 @@ class _Job:
             self.failures.append(Failure(target.id, error))
         self.reporter.warn(f"{target.id} {'refused' if refused else 'failed'}: {error.message}")
 
-    def _make_saved_model(self, asked: dict[str, Pending], manifest: Manifest) -> None:
+    def _make_saved_model(
+        self, asked: dict[str, Pending], manifest: Manifest, data: Samples
+    ) -> None:
         targets = self.selection.of("saved_model")
         if not targets:
             return
         with self._making(targets, "SavedModel") as detail:
             asked["saved_model"].result()
+            self.source.call(
+                "write_warmup",
+                "writing warm-up requests",
+                folder=self.stage.folder,
+                model_name=self.name,
+                samples=data.golden_inputs,
+            )
             artifact = saved_model.artifact(self.stage.folder, manifest.tools["tensorflow"])
             detail.append(human_size(artifact.size_bytes))
             self.artifacts.append(artifact)

@@ -85,8 +85,9 @@ def prepare_pixels(image: ImageSource, image_spec: Mapping[str, Any]) -> np.ndar
     if (cw, ch) != picture.size:
         picture = picture.crop((left, top, left + cw, top + ch))
     _check_choice("channels", channels, CHANNELS)
-    picture = picture.convert("L" if channels == "gray" else "RGB")
-    pixels = _resize(picture, size, image_spec["resize"])
+    pixels = _resize(
+        _as_mode(picture, "L" if channels == "gray" else "RGB"), size, image_spec["resize"]
+    )
     pixels = pixels[:, :, ::-1] if channels == "bgr" else pixels
     if size == (W, H):
         return pixels
@@ -207,7 +208,7 @@ def _flatten(picture: Image.Image) -> Image.Image:
         raise PreprocessError("16-bit RGB with a transparent colour is not supported")
     holder = picture.palette if picture.mode == "P" and picture.palette else picture
     if key is None and not holder.mode.upper().endswith("A"):
-        return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+        return _as_mode(picture, "L" if picture.mode in ("1", "L") else "RGB")
     black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
     return Image.alpha_composite(black, picture.convert("RGBA")).convert("RGB")
 
@@ -230,6 +231,11 @@ def _checked(pixels: np.ndarray) -> np.ndarray:
         raise PreprocessError(f"expected uint8 pixels [h, w] or [h, w, 1|3|4], received {found}")
     gray = pixels.ndim == 3 and pixels.shape[2] == 1
     return np.ascontiguousarray(pixels[:, :, 0] if gray else pixels)
+
+
+def _as_mode(picture: Image.Image, mode: str) -> Image.Image:
+    # convert() copies even when there is nothing to do, which a large photo pays for.
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
 def _pixels(picture: Image.Image) -> np.ndarray:

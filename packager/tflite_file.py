@@ -19,6 +19,7 @@ from ai_edge_litert.tools import flatbuffer_utils
 from packager import op_versions
 from packager.bundle import ArtifactTensor
 from packager.errors import ConversionError
+from packager.runtime_versions import OpUse, min_versions
 
 CARD_NAME = b"PACKAGER_CARD"
 CARD_MAGIC = CARD_NAME + b"\0"
@@ -51,6 +52,7 @@ class Description:
         float_ops: Names of the operators with float activations, each once.
         hybrid_ops: Names of the operators with float activations and int8 weights.
         flex_ops: Operators that need TensorFlow's own runtime, and other custom ones.
+        min_version: The oldest version of each interpreter package that runs it right.
         problems: What makes the file unfit: dynamic shapes, scales that are zero or not finite.
     """
 
@@ -60,6 +62,7 @@ class Description:
     float_ops: tuple[str, ...]
     hybrid_ops: tuple[str, ...]
     flex_ops: tuple[str, ...]
+    min_version: dict[str, str]
     problems: tuple[str, ...]
 
 
@@ -157,6 +160,7 @@ def describe(model: Model) -> Description:
         float_ops=tuple(sorted(set(kinds["float"] + kinds["hybrid"]))),
         hybrid_ops=tuple(sorted(set(kinds["hybrid"]))),
         flex_ops=tuple(sorted(set(flex))),
+        min_version=min_versions(_uses(model)),
         problems=tuple(_problems(model)),
     )
 
@@ -165,6 +169,13 @@ def _operators(model: Model) -> Iterator[tuple[Any, Op, str]]:
     for graph in model.subgraphs:
         for op in graph.operators:
             yield graph, op, _op_name(model.operatorCodes[op.opcodeIndex])
+
+
+def _uses(model: Model) -> Iterator[OpUse]:
+    for graph, op, name in _operators(model):
+        activations = [t for t in _tensors(graph, op)[1] if t is not None]
+        dtype = DTYPES[activations[0].type] if activations else ""
+        yield name, model.operatorCodes[op.opcodeIndex].version, dtype
 
 
 def _kind(model: Model, graph: Any, op: Op) -> str:

@@ -181,6 +181,14 @@ class TestLoading:
         file = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
         np.testing.assert_array_equal(load_image(file)[0, 0], [255, 0, 0])
 
+    @pytest.mark.parametrize("kind", ["MPO", "PNG", "WEBP", "TIFF"])
+    def test_frames_in_full_colour(self, tmp_path, kind):
+        frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+        path = tmp_path / f"frames.{kind.lower()}"
+        frames[0].save(path, kind, save_all=True, append_images=frames[1:])
+        found = prepare_pixels(path, spec()["image"])
+        assert found[..., 0].min() > 250 and found[..., 2].max() < 5
+
     def test_path_file_and_image_are_the_same(self, tmp_path):
         stored = pixels_of(9, 7)
         path = tmp_path / "a.png"

@@ -4,8 +4,8 @@
 // precision, normalised, rounded to fixed point with 22 fractional bits; a horizontal and then a
 // vertical pass with 8-bit pixels in between. Since Pillow 13 one call of `resize` takes the
 // vertical pass first where that is cheaper, which rounds differently; the order here is that of
-// all versions before, and of one call per axis in any version. `tf:*` reproduces TensorFlow's ResizeBilinear and
-// ResizeNearestNeighbor kernels with half-pixel centres, in single precision.
+// all versions before, and of one call per axis in any version. `tf:*` reproduces TensorFlow's
+// ResizeBilinear and ResizeNearestNeighbor kernels with half-pixel centres, in single precision.
 //
 // A plane set is {data, width, height, channels}, pixels interleaved, rows from the top.
 
@@ -62,7 +62,8 @@ function fixedPointWindows(inSize, outSize, { weight, support }) {
       weights.push(value);
       sum += value;
     }
-    return { start, weights: weights.map((value) => toFixedPoint(sum === 0 ? value : value / sum)) };
+    const total = sum === 0 ? 1 : sum;
+    return { start, weights: weights.map((value) => toFixedPoint(value / total)) };
   });
 }
 

@@ -99,14 +99,28 @@ def layer_graph(model: Any) -> LayerGraph:
             hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
         )
     config = model.get_config()
-    layers = tuple(_layer(model.get_layer(c["name"]), c) for c in config["layers"])
+    # Operators such as `x + y` are in the configuration, but not in `model.layers`.
+    by_name = {operation.name: operation for operation in model.operations}
+    layers = tuple(_layer(by_name[c["name"]], c) for c in config["layers"])
     return LayerGraph(
         name=model.name,
         class_name="Functional",
         layers=_sorted(layers),
         inputs=tuple(_refs(config["input_layers"])),
-        outputs=tuple(_refs(config["output_layers"])),
+        outputs=tuple(_from_zero(ref, by_name) for ref in _refs(config["output_layers"])),
     )
+
+
+def _from_zero(ref: TensorRef, by_name: dict[str, Any]) -> TensorRef:
+    """Counts a nested functional model's calls from 0, as everywhere else.
+
+    In `output_layers`, and only there, Keras counts from 1: the model's own making is call 0.
+    """
+    import keras
+
+    if not isinstance(by_name[ref.layer], keras.src.models.Functional):
+        return ref
+    return TensorRef(ref.layer, ref.node - 1, ref.tensor)
 
 
 def load_custom_objects(modules: list[str]) -> dict[str, Any]:
@@ -270,7 +284,7 @@ def _weights(layer: Any) -> dict[str, Any]:
     import numpy as np
 
     found: dict[str, Any] = {}
-    for weight in layer.weights:
+    for weight in getattr(layer, "weights", ()):
         parts = weight.path.split("/")
         below = parts[parts.index(layer.name) + 1 :] if layer.name in parts else []
         found["/".join(below) or weight.name] = np.asarray(weight)

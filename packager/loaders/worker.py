@@ -13,10 +13,10 @@ import numpy as np
 
 from packager.children import serve
 from packager.errors import ConversionError, UsageError
-from packager.loaders import keras3, layer_graph, saved_model
-from packager.loaders.opened import OpenedModel
+from packager.loaders import activations, keras3, layer_graph, saved_model
+from packager.loaders.opened import End, OpenedModel
 from packager.targets import saved_model as saved_model_target
-from packager.targets import tflite
+from packager.targets import tflite, warmup
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         return {
             "saved_by": opened.saved_by,
             "inputs": [dataclasses.asdict(end) for end in opened.inputs],
-            "outputs": [dataclasses.asdict(end) for end in opened.outputs],
+            "outputs": [dataclasses.asdict(end) for end in self._with_activations()],
             "parameters": int(sum(np.prod(v.shape) for v in opened.variables)),
             "tools": _tools(),
         }
@@ -55,6 +55,10 @@ class Worker:
     def write_saved_model(self, folder: str) -> None:
         """Writes the SavedModel files into the bundle's folder."""
         saved_model_target.write(self.opened, Path(folder))
+
+    def write_warmup(self, folder: str, model_name: str, samples: str) -> None:
+        """Writes TensorFlow Serving's warm-up requests into the bundle's folder."""
+        warmup.write(Path(folder), model_name, Path(samples))
 
     def convert_tflite(self, path: str, input_shapes: dict[str, list[int]]) -> dict[str, Any]:
         """Writes the converter's float TFLite file; returns the order of its ends."""
@@ -74,9 +78,6 @@ class Worker:
             e.name: np.load(Path(inputs) / f"{e.name}.npy", mmap_mode="r") for e in opened.inputs
         }
         count = len(next(iter(arrays.values())))
-        if self._function is None:
-            shapes = {e.name: saved_model_target.free_batch(e) for e in opened.inputs}
-            self._function = saved_model_target.concrete_function(opened, shapes)
         written: dict[str, Any] = {}
         for start in range(0, count, batch):
             result = self._run({k: a[start : start + batch] for k, a in arrays.items()})
@@ -98,7 +99,7 @@ class Worker:
             end.name: tf.constant(np.ascontiguousarray(arrays[end.name]), end.dtype)
             for end in self.opened.inputs
         }
-        result = {k: v.numpy() for k, v in self._function(**tensors).items()}
+        result = {k: v.numpy() for k, v in self._traced()(**tensors).items()}
         for name, values in result.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ConversionError(
@@ -106,6 +107,20 @@ class Worker:
                     hint="check the samples' range against the model's preprocessing",
                 )
         return result
+
+    def _with_activations(self) -> list[End]:
+        """The outputs; where there are no Keras layers to ask, the graph is asked."""
+        opened = self.opened
+        if opened.keras_model is not None:
+            return list(opened.outputs)
+        found = activations.of_graph(self._traced())
+        return [dataclasses.replace(e, activation=found[e.name]) for e in opened.outputs]
+
+    def _traced(self) -> Any:
+        if self._function is None:
+            shapes = {e.name: saved_model_target.free_batch(e) for e in self.opened.inputs}
+            self._function = saved_model_target.concrete_function(self.opened, shapes)
+        return self._function
 
     @property
     def opened(self) -> OpenedModel:
@@ -128,6 +143,7 @@ if __name__ == "__main__":
         {
             "open": worker.open,
             "write_saved_model": worker.write_saved_model,
+            "write_warmup": worker.write_warmup,
             "convert_tflite": worker.convert_tflite,
             "write_layer_graph": worker.write_layer_graph,
             "predict": worker.predict,

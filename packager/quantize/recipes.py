@@ -78,15 +78,3 @@ RECIPES: dict[str, list[Rule]] = {
     "int16x8": [_static(16), _static(16, "FULLY_CONNECTED", "TENSORWISE")],
 }
 CALIBRATED = ("int8", "int8_float_io", "int16x8")
-
-# Oldest version of each runtime on which files of this mode were run and were right, with the
-# operators of tests/quantize/test_quantize.py. A runtime that is not listed must not run it.
-_SEEN_RIGHT = {"ai-edge-litert": "2.0.3", "tflite-runtime": "2.14.0", "tensorflow": "2.21.0"}
-MIN_VERSIONS: dict[str, dict[str, str]] = {
-    "float32": _SEEN_RIGHT,
-    "float16": _SEEN_RIGHT,
-    "dynamic_int8": _SEEN_RIGHT,
-    "int8": _SEEN_RIGHT,
-    "int8_float_io": _SEEN_RIGHT,
-    "int16x8": _SEEN_RIGHT,
-}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from packager.loaders.layer_graph import Layer, Weights
+from packager.targets.tfjs_activations import Chain, Refused, Stock, rescaling
 from packager.targets.tfjs_flatten import FlatLayer
 from packager.targets.tfjs_rules import (
     IDENTITIES,
@@ -16,10 +17,6 @@ from packager.targets.tfjs_rules import (
     MERGES,
     OPERATOR_RULES,
     SHAPE_DEPENDENT,
-    Chain,
-    Refused,
-    Stock,
-    rescaling,
 )
 from packager.targets.tfjs_shapes import Shape
 

@@ -12,10 +12,10 @@ import numpy as np
 import packager
 from packager.errors import ConversionError, UnsupportedError
 from packager.loaders.layer_graph import Layer, LayerGraph, TensorRef
+from packager.targets.tfjs_activations import Chain, Refused, Stock
 from packager.targets.tfjs_files import SHARD_BYTES, WrittenTfjs, write_model
 from packager.targets.tfjs_flatten import FlatGraph, FlatLayer, UniqueNames, flatten
 from packager.targets.tfjs_judge import chain_of
-from packager.targets.tfjs_rules import Chain, Refused, Stock
 from packager.targets.tfjs_shapes import Shape, output_shape
 
 _HINT = "change the layer, or leave TF.js out: --only saved_model,tflite"

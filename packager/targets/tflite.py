@@ -9,7 +9,6 @@ from typing import Any
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json
 from packager.errors import UnsupportedError
 from packager.loaders.opened import End, OpenedModel
-from packager.quantize.recipes import MIN_VERSIONS
 from packager.targets import saved_model
 
 _FLEX_OP = re.compile(r"tf\.([A-Za-z0-9_]+)")
@@ -97,7 +96,7 @@ def artifact(name: str, mode: str, path: Path, description: dict[str, Any]) -> A
     return Artifact(
         id=f"tflite/{mode}",
         path=f"tflite/{name}.{mode}.tflite",
-        runtime=Runtime("tflite", MIN_VERSIONS[mode]),
+        runtime=Runtime("tflite", description["min_version"]),
         io=io,
         batch=1,
         quantization=Quantization(

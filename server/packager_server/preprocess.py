@@ -62,10 +62,7 @@ class PreprocessError(Exception):
 
 
 def preprocess(image: ImageSource, input_spec: Mapping[str, Any]) -> np.ndarray:
-    """Turns one image into the tensor of one sample, in the input's dtype and shape: all steps.
-
-    `input_spec` is one entry of the manifest's `inputs`. The result has no batch axis.
-    """
+    """Turns an image into a sample of an entry of `inputs`: its shape without the batch axis."""
     name, image_spec, declared = input_spec["name"], input_spec.get("image"), input_spec["shape"]
     if image_spec is None:
         hint = "Give a .npy array, or build the bundle with --preprocess."
@@ -87,7 +84,10 @@ def prepare_pixels(image: ImageSource, image_spec: Mapping[str, Any]) -> np.ndar
     (left, top, cw, ch), size, (x, y) = fit_boxes(*picture.size, W, H, image_spec["fit"])
     if (cw, ch) != picture.size:
         picture = picture.crop((left, top, left + cw, top + ch))
-    pixels = _resize(_convert(picture, channels), size, image_spec["resize"])
+    _check_choice("channels", channels, CHANNELS)
+    pixels = _resize(
+        _as_mode(picture, "L" if channels == "gray" else "RGB"), size, image_spec["resize"]
+    )
     pixels = pixels[:, :, ::-1] if channels == "bgr" else pixels
     if size == (W, H):
         return pixels
@@ -208,11 +208,9 @@ def _flatten(picture: Image.Image) -> Image.Image:
         raise PreprocessError("16-bit RGB with a transparent colour is not supported")
     holder = picture.palette if picture.mode == "P" and picture.palette else picture
     if key is None and not holder.mode.upper().endswith("A"):
-        return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
-    # Premultiplied alpha (La, RGBa) converts only to the same mode with straight alpha.
-    straight = picture.convert(picture.mode.upper()) if picture.mode.endswith("a") else picture
+        return _as_mode(picture, "L" if picture.mode in ("1", "L") else "RGB")
     black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
-    return Image.alpha_composite(black, straight.convert("RGBA")).convert("RGB")
+    return Image.alpha_composite(black, picture.convert("RGBA")).convert("RGB")
 
 
 def _high_bytes(picture: Image.Image) -> np.ndarray:
@@ -235,9 +233,9 @@ def _checked(pixels: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(pixels[:, :, 0] if gray else pixels)
 
 
-def _convert(picture: Image.Image, channels: str) -> Image.Image:
-    _check_choice("channels", channels, CHANNELS)
-    return picture.convert("L" if channels == "gray" else "RGB")
+def _as_mode(picture: Image.Image, mode: str) -> Image.Image:
+    # convert() copies even when there is nothing to do, which a large photo pays for.
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
 def _pixels(picture: Image.Image) -> np.ndarray:
@@ -300,8 +298,8 @@ def _per_channel(image_spec: Mapping[str, Any], key: str) -> np.ndarray:
 
 def _to_integer(values: np.ndarray, dtype: str, add: int = 0) -> np.ndarray:
     """Rounds half away from zero, adds, and clips to the range of `dtype`."""
-    # floor(|x| + 0.5) would be wrong for the largest float below 0.5.
-    size = np.abs(values)
+    # floor(|x| + 0.5) would be wrong for the largest float below 0.5. The limit is for infinity.
+    size = np.minimum(np.abs(values), 2.0**53)
     whole = np.floor(size)
     rounded = np.copysign(whole + (size - whole >= 0.5), values) + add
     limits = np.iinfo(dtype)
@@ -331,7 +329,8 @@ def load_image(source: ImageSource) -> np.ndarray:
 
 def to_channels(pixels: np.ndarray, channels: str) -> np.ndarray:
     """Converts uint8 pixels `[h, w, 1|3]` to `gray` (as Pillow's `L`), `rgb` or `bgr`: step 4."""
-    converted = _pixels(_convert(_open(pixels), channels))
+    _check_choice("channels", channels, CHANNELS)
+    converted = _pixels(_open(pixels).convert("L" if channels == "gray" else "RGB"))
     return converted[:, :, ::-1] if channels == "bgr" else converted
 
 

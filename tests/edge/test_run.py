@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -253,6 +254,18 @@ class TestRuntimeChoice:
         assert answer.json["runtime"] is None
         assert "none of ai-edge-litert, tflite-runtime, tensorflow is installed" in answer.err
 
+    def test_without_pillow(self, runner, command, bundle, monkeypatch):
+        find = runner.importlib.util.find_spec
+        monkeypatch.setattr(
+            runner.importlib.util, "find_spec", lambda name: None if name == "PIL" else find(name)
+        )
+        answer = command("predict", bundle, bundle / "golden")
+        assert answer.code == 4
+        assert "python -m pip install pillow" in answer.err
+        answer = command("verify", bundle)
+        assert answer.code == 4
+        assert {entry["status"] for entry in answer.json["artifacts"]} == {"skipped"}
+
 
 class TestInfo:
     def test_bundle(self, command, bundle):
@@ -472,6 +485,20 @@ class TestTensors:
         tensor = self.tensor(runner, np.int8, [0.1], [7])
         np.testing.assert_array_equal(tensor.encode(value)[0], value)
 
+    def test_wider_integers_are_taken_when_they_fit_and_mean_no_quantized_value(self, runner):
+        plain = self.tensor(runner, np.int32, [], [])
+        value = np.array([[1, -2, 3], [4, 5, 70000]], np.int64)
+        np.testing.assert_array_equal(plain.encode(value)[0], value)
+        for tensor, bad in (
+            (plain, value * 100000),
+            (self.tensor(runner, np.int8, [0.1], [7]), value),
+            (self.tensor(runner, np.float32, [], []), value),
+            (plain, value.astype(np.float32)),
+            (plain, value.astype(str)),
+        ):
+            with pytest.raises(runner.SampleError, match=f"received {bad.dtype}"):
+                tensor.encode(bad)
+
     def test_tables_equal_the_arithmetic_per_pixel(self, runner, bundle):
         opened = runner.open_target(str(bundle))
         runtime = {"name": "ai-edge-litert", "version": ""}
@@ -611,8 +638,6 @@ class TestErrors:
         assert command(*arguments).code == 2
 
     def test_a_reader_that_leaves(self, bundle):
-        import subprocess
-
         script = f'"{sys.executable}" "{RUNNER}" predict "{bundle}" - --json | head -n 1'
         lines = "\n".join([str(bundle / "golden/000.image.png")] * 200)
         done = subprocess.run(

@@ -15,6 +15,8 @@ from PIL import Image
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
 from packager.targets import tfjs_layers
 
+pytestmark = pytest.mark.node
+
 RUN = Path(__file__).resolve().parents[2] / "web" / "node" / "run.mjs"
 SCALE = [1 / 127.5]
 IMAGE = {
@@ -127,7 +129,6 @@ def seal(folder: Path, **changes: Any) -> None:
     write_json(folder / "manifest.json", {k: v for k, v in manifest.items() if v is not None})
 
 
-@pytest.mark.node
 @pytest.mark.parametrize("backend", ["wasm", "cpu"])
 def test_verify_passes_and_records(
     bundle: Path, node_json: Any, vendor: Path, backend: str
@@ -148,7 +149,6 @@ def test_verify_passes_and_records(
         np.testing.assert_allclose(recorded[f"{number:03}"]["score"], row, atol=1e-5)
 
 
-@pytest.mark.node
 def test_verify_during_a_build_and_without_stored_values(
     bundle: Path, node_json: Any, vendor: Path
 ) -> None:
@@ -163,14 +163,12 @@ def test_verify_during_a_build_and_without_stored_values(
     assert answer["artifacts"][0]["status"] == "recorded"
 
 
-@pytest.mark.node
 def test_verify_leaves_other_runtimes_alone(bundle: Path, node_json: Any, vendor: Path) -> None:
     answer = node_json(RUN, "verify", bundle, "--artifact", "tflite/int8")
     assert answer["artifacts"][0]["status"] == "skipped"
     assert "tflite" in answer["artifacts"][0]["reason"]
 
 
-@pytest.mark.node
 def test_a_changed_weight_is_named(bundle: Path, node: Any, vendor: Path) -> None:
     shard = sorted((bundle / "tfjs" / "layers").glob("weights-*"))[0]
     content = bytearray(shard.read_bytes())
@@ -188,7 +186,6 @@ def test_a_changed_weight_is_named(bundle: Path, node: Any, vendor: Path) -> Non
     assert shard.name in answer["artifacts"][0]["reason"]
 
 
-@pytest.mark.node
 def test_another_answer_is_outside_the_tolerance(bundle: Path, node: Any, vendor: Path) -> None:
     scores = np.load(bundle / "golden" / "score.npy")
     scores[2, 1] += 0.25
@@ -201,7 +198,6 @@ def test_another_answer_is_outside_the_tolerance(bundle: Path, node: Any, vendor
     assert result["max_abs_diff"] == pytest.approx(0.25, abs=1e-5)
 
 
-@pytest.mark.node
 def test_stored_nan_fails(bundle: Path, node: Any, vendor: Path) -> None:
     scores = np.load(bundle / "golden" / "score.npy")
     scores[0, 0] = np.nan
@@ -212,7 +208,6 @@ def test_stored_nan_fails(bundle: Path, node: Any, vendor: Path) -> None:
     assert "not finite" in json.loads(done.stdout)["artifacts"][0]["reason"]
 
 
-@pytest.mark.node
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -230,7 +225,6 @@ def test_manifests_that_cannot_be_read(
     assert words in done.stderr
 
 
-@pytest.mark.node
 def test_paths_outside_the_bundle_are_refused(bundle: Path, node: Any, vendor: Path) -> None:
     (bundle.parent / "model.json").write_text("{}", encoding="utf-8")
     artifact = {"id": ID, "path": "../model.json", "runtime": {"kind": "tfjs-layers"}}
@@ -240,7 +234,6 @@ def test_paths_outside_the_bundle_are_refused(bundle: Path, node: Any, vendor: P
     assert "outside the bundle" in json.loads(done.stdout)["artifacts"][0]["reason"]
 
 
-@pytest.mark.node
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
 def test_run_over_many_samples(bundle: Path, node_json: Any, vendor: Path, dtype: str) -> None:
     folder = bundle / "tfjs" / "layers"
@@ -264,7 +257,6 @@ def test_run_over_many_samples(bundle: Path, node_json: Any, vendor: Path, dtype
     np.testing.assert_allclose(got, expected, atol=1e-5 * float(np.ptp(expected)))
 
 
-@pytest.mark.node
 def test_run_refuses_what_does_not_fit(bundle: Path, node: Any, vendor: Path) -> None:
     inputs = bundle.parent / "in"
     inputs.mkdir()
@@ -282,7 +274,6 @@ def test_run_refuses_what_does_not_fit(bundle: Path, node: Any, vendor: Path) ->
     assert "Fortran order" in done.stderr
 
 
-@pytest.mark.node
 def test_usage_and_missing_runtime(bundle: Path, node: Any, tmp_path: Path) -> None:
     for wrong in ((), ("fly", "x"), ("verify", bundle, "--backend", "abacus"), ("run", bundle)):
         done = node(RUN, *wrong)
@@ -292,7 +283,6 @@ def test_usage_and_missing_runtime(bundle: Path, node: Any, tmp_path: Path) -> N
     assert "make vendor" in done.stderr
 
 
-@pytest.mark.node
 def test_the_runner_works_from_a_copied_folder(
     bundle: Path, node_json: Any, vendor: Path, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.node
+
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / ".." / ".." / ".." / "shared" / "data" / "images"
 PILLOW = {

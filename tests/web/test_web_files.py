@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.node
+
 HERE = Path(__file__).resolve().parent
 WEB = HERE.parents[1] / "web"
 DECODE = HERE / "decode_files.mjs"
@@ -120,7 +122,6 @@ def test_vendored_files_are_what_the_record_says(vendor: Path) -> None:
     assert 'from "./wasm-utils.js"' in (vendor / "litert" / "core.js").read_text(encoding="utf-8")
 
 
-@pytest.mark.node
 def test_filling_again_needs_no_network(node: Any, vendor: Path) -> None:
     done = node(WEB / "vendor.mjs", "--npm", "no-such-npm")
     assert (done.returncode, done.stdout.strip()) == (0, "web/vendor is up to date")
