@@ -23,7 +23,7 @@ class Model:
         source: An absolute path, or `package.module:function`; empty when none is given.
         signature: Which signature of a SavedModel; None for its default.
         custom_objects: Modules that register the model's custom layers.
-        input_shape: Sizes without the batch axis for free dimensions, by input name; the name
+        input_shape: Fixed sizes, batch axis included, for device files, by input name; the name
             is empty where only one input is meant.
         allow_unsafe_code: Run code that the model file holds; a flag, never in a file.
     """

@@ -17,6 +17,10 @@ Every error says what, where, why (the message) and what to do (the hint).
 
 from __future__ import annotations
 
+import re
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
 
 class PackagerError(Exception):
     """Base of all errors that a user can meet.
@@ -78,6 +82,12 @@ class EnvironmentLacks(PackagerError):
     """A package, program or device that is needed is missing."""
 
     exit_code = 4
+
+
+def brief(error: BaseException, limit: int = 400) -> str:
+    """Returns another library's error as one line: its class and text, without colours."""
+    text = " ".join(_COLOURS.sub("", str(error)).split())
+    return f"{type(error).__name__}: {text[:limit]}" + ("…" if len(text) > limit else "")
 
 
 def by_name(name: str) -> type[PackagerError]:

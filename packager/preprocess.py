@@ -247,10 +247,15 @@ def _resize(picture: Image.Image, size: Pair, method: str) -> np.ndarray:
 
     _check_choice("resize", method, RESIZE_METHODS)
     if method.startswith("tf:"):
-        kernel = _tf_bilinear if method == "tf:bilinear" else _tf_nearest
-        return kernel(_pixels(picture), *size)
-    if picture.size != size:
-        picture = picture.resize(size, Image.Resampling(FILTERS[method.split(":")[1]]))
+        interpolate = _tf_bilinear if method == "tf:bilinear" else _tf_nearest
+        return interpolate(_pixels(picture), *size)
+    # Rows first, then columns, in two calls: Pillow 13 takes the cheaper order in one call, so
+    # that its result would depend on the version. Nearest picks pixels; its order is the same.
+    kernel = Image.Resampling(FILTERS[method.split(":")[1]])
+    if picture.width != size[0]:
+        picture = picture.resize((size[0], picture.height), kernel)
+    if picture.height != size[1]:
+        picture = picture.resize(size, kernel)
     return _pixels(picture)
 
 

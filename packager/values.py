@@ -165,14 +165,14 @@ class Values:
         return tuple(str(item) for item in value)
 
     def input_shape(self, value: object, key: str) -> dict[str, Shape]:
-        """Sizes without the batch axis, by input name; a bare list has the name ""."""
+        """Sizes with the batch axis, by input name; a bare list has the name ""."""
         by_name = value if isinstance(value, dict) else {"": value}
         return {str(name): self._shape(shape, key) for name, shape in by_name.items()}
 
     def _shape(self, value: object, key: str) -> Shape:
         sizes = value if isinstance(value, (list, tuple)) else [0]
         if not all(size is None or (type(size) is int and size > 0) for size in sizes):
-            self.fail(key, "sizes without the batch axis, such as [224, 224, 3]", value)
+            self.fail(key, "sizes with the batch axis, such as [1, 224, 224, 3]", value)
         return tuple(sizes)
 
     def preprocess(self, value: object, key: str) -> Preprocess:

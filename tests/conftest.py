@@ -36,7 +36,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """With PACKAGER_FORBID_SKIPS a skip is a failure: CI must not pass by leaving tests out."""
     outcome = yield
     report = outcome.get_result()
-    if report.skipped and os.environ.get("PACKAGER_FORBID_SKIPS") and not hasattr(report, "wasxfail"):
+    if (
+        report.skipped
+        and os.environ.get("PACKAGER_FORBID_SKIPS")
+        and not hasattr(report, "wasxfail")
+    ):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not any(text in reason for text in EXPECTED_SKIPS):
             report.outcome = "failed"

@@ -121,12 +121,14 @@ def main(folder):
     long = keras.Input((None, 4), name="series")
     fill(keras.Model(long, layers.Dense(3, name="out")(long))).save(folder / "free_axis.keras")
     fft = keras.Input((16,), name="wave")
-    keras.Model(fft, keras.ops.real(keras.ops.fft2((keras.ops.reshape(fft, (-1, 4, 4)),) * 2)[0])).save(
-        folder / "fft.keras"
-    )
+    keras.Model(
+        fft, keras.ops.real(keras.ops.fft2((keras.ops.reshape(fft, (-1, 4, 4)),) * 2)[0])
+    ).save(folder / "fft.keras")
     module = HalfPlusTwo()
     tf.saved_model.save(
-        module, str(folder / "half_plus_two"), signatures={"half": module.half, "double": module.double}
+        module,
+        str(folder / "half_plus_two"),
+        signatures={"half": module.half, "double": module.double},
     )
     called = Subclassed(name="sub")
     called(np.zeros((1, 5), np.float32))

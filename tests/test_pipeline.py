@@ -105,7 +105,8 @@ def test_predict_answers_label_and_score(digits_bundle):
     answers = [json.loads(line) for line in ran.out.splitlines()]
     assert len(answers) == 5
     wanted = [str(np.argmax(s["outputs"]["digit"])) for s in samples[:5]]
-    assert [a["results"][0]["label"] for a in answers] == wanted
+    assert [a["label"] for a in answers] == wanted
+    assert all(0.5 < a["score"] <= 1 for a in answers)
 
 
 @pytest.fixture(scope="session")
@@ -245,7 +246,9 @@ def test_a_callable_and_custom_objects(models, tmp_path):
 
 def test_a_lambda_layer_opens_only_with_the_flag(models, tmp_path):
     assert build(tmp_path, models / "lambda.keras").code == 2
-    ran = build(tmp_path, models / "lambda.keras", "--allow-unsafe-code", "--only", "tflite/float32")
+    ran = build(
+        tmp_path, models / "lambda.keras", "--allow-unsafe-code", "--only", "tflite/float32"
+    )
     assert ran.code == 0, ran.err
 
 
@@ -254,9 +257,7 @@ def test_a_free_axis_needs_an_input_shape(models, tmp_path):
     assert ran.code == 1
     assert "--input-shape series=1,N,4" in ran.err
     assert not list(tmp_path.iterdir())
-    ran = build(
-        tmp_path, models / "free_axis.keras", "--input-shape", "1,7,4", "--only", "tflite"
-    )
+    ran = build(tmp_path, models / "free_axis.keras", "--input-shape", "1,7,4", "--only", "tflite")
     assert ran.code == 0, ran.err
     assert manifest_of(ran).artifact("tflite/float32").io[0].shape == (1, 7, 4)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from packager.errors import ModelError, UnsupportedError
+from packager.errors import ModelError, UnsupportedError, brief
 from packager.loaders import names
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 
+_UNKNOWN = re.compile(r"(?:Could not locate (?:class|function)|Unknown \w+:?) ['\"]?([\w>.]+)")
+_NOT_IN_SCOPE = re.compile(r"[^A-Za-z0-9_.>-]+")
 _SUFFIX = {"keras3": ".keras", "keras_h5": ".h5"}
 
 
@@ -51,7 +55,7 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
         model = getattr(_import(module), function)()
     except Exception as error:
         raise ModelError(
-            f"{source} cannot be called without arguments: {type(error).__name__}: {error}",
+            f"{source} cannot be called without arguments: {brief(error)}",
             hint="the function must return a Keras 3 model",
         ) from error
     if not isinstance(model, keras.Model):
@@ -74,6 +78,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
     check_weights(model.variables, source)
     inputs = _ends(model.inputs, "input")
     outputs = _ends(model.outputs, "output")
+    _make_scopes(model)
 
     def call(tensors: Tensors) -> Tensors:
         ordered = [tensors[end.name] for end in inputs]
@@ -154,6 +159,21 @@ def _is_graph(model: Any) -> bool:
     if isinstance(model, keras.Sequential):
         return bool(model.built and model.layers)
     return isinstance(model, keras.src.models.Functional)
+
+
+def _make_scopes(model: Any) -> None:
+    """Renames layers whose names TensorFlow refuses as name scopes: spaces, non-ASCII letters.
+
+    Keras itself cannot trace such a model. The names of the ends are kept in `source_name`.
+    """
+    layers = model._flatten_layers(include_self=False)
+    taken = {layer.name for layer in layers}
+    for layer in layers:
+        valid = re.sub(r"^[^A-Za-z0-9.]+", "", _NOT_IN_SCOPE.sub("_", layer.name)) or "layer"
+        if valid != layer.name:
+            name = next(n for i in itertools.count() if (n := f"{valid}_{i}") not in taken)
+            taken.add(name)
+            layer.name = name
 
 
 def _input_structure(model: Any) -> Any:
@@ -348,15 +368,15 @@ def _sorted(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
 
 
 def _explain(source: str, error: Exception) -> ModelError:
-    text = str(error)
-    if "Could not locate class" in text or "Unknown layer" in text:
-        name = text.partition("'")[2].partition("'")[0]
+    unknown = _UNKNOWN.search(str(error))
+    if unknown:
         return ModelError(
-            f"{source}: the model uses the custom class {name!r}, which is not known here",
+            f"{source}: the model uses the custom class or function {unknown[1]!r}, which is not"
+            " known here",
             hint="name the module that defines it: --custom-objects package.module",
         )
     return ModelError(
-        f"{source}: Keras cannot open it: {type(error).__name__}: {text.splitlines()[0][:300]}",
+        f"{source}: Keras cannot open it: {brief(error)}",
         hint="open it with keras.saving.load_model in the environment that saved it and save it"
         " again",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from packager.errors import ModelError
+from packager.errors import ModelError, brief
 from packager.loaders import names
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 
@@ -29,7 +29,7 @@ def open_folder(source: str, signature: str | None) -> OpenedModel:
         loaded = tf.saved_model.load(source)
     except Exception as error:
         raise ModelError(
-            f"{source}: TensorFlow cannot open it: {str(error).splitlines()[0][:300]}",
+            f"{source}: TensorFlow cannot open it: {brief(error)}",
             hint="check that saved_model.pb and variables/ were copied completely",
         ) from error
     function = _choose(source, loaded.signatures, signature)

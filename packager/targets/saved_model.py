@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.bundle import Artifact, Runtime
-from packager.errors import ConversionError
+from packager.errors import ConversionError, brief
 from packager.loaders.opened import End, OpenedModel
 
 
@@ -48,9 +48,7 @@ def write(opened: OpenedModel, folder: Path) -> None:
         module.keep_alive = opened.keep_alive if _has_resources(function, opened) else []
         tf.saved_model.save(module, str(folder), signatures={"serving_default": function})
     except Exception as error:
-        raise ConversionError(
-            f"saved_model: {type(error).__name__}: {str(error).splitlines()[0][:300]}"
-        ) from error
+        raise ConversionError(f"saved_model: {brief(error)}") from error
 
 
 def _has_resources(function: Any, opened: OpenedModel) -> bool:

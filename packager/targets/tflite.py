@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json
-from packager.errors import UnsupportedError
+from packager.errors import UnsupportedError, brief
 from packager.loaders.opened import End, OpenedModel
 from packager.targets import saved_model
 
@@ -15,17 +16,18 @@ _FLEX_OP = re.compile(r"tf\.([A-Za-z0-9_]+)")
 _LOCATION = re.compile(r'loc\((?:fused\[)?"?([^"\]]+)"')
 
 
-def fixed_shape(end: End, given: dict[str, list[int]]) -> tuple[int, ...]:
+def fixed_shape(end: End, given: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
     """The static shape of a device artifact's input.
 
     Args:
         end: The input.
-        given: Shapes from `--input-shape`, by input name, with the batch axis.
+        given: Shapes from `--input-shape`, by input name, with the batch axis; under the empty
+            name, the shape of the only input.
 
     Raises:
         UnsupportedError: A free axis other than the batch was not given.
     """
-    wanted = tuple(given.get(end.name) or given.get(end.source_name) or ())
+    wanted = tuple(given.get(end.name) or given.get(end.source_name) or given.get("") or ())
     shape = wanted or ((1, *end.shape[1:]) if end.shape else ())
     fits = len(shape) == len(end.shape) and all(
         n is None or i == 0 or n == m for i, (n, m) in enumerate(zip(end.shape, shape, strict=True))
@@ -61,6 +63,11 @@ def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]])
     import tensorflow as tf
     from tensorflow.python.framework import convert_to_constants
 
+    if "" in input_shapes and len(opened.inputs) > 1:
+        raise UnsupportedError(
+            f"--input-shape: which of the inputs {', '.join(e.name for e in opened.inputs)}?",
+            hint="name it: --input-shape NAME=1,60,36",
+        )
     shapes = {end.name: fixed_shape(end, input_shapes) for end in opened.inputs}
     function = saved_model.concrete_function(opened, dict(shapes))
     frozen = convert_to_constants.convert_variables_to_constants_v2(function)
@@ -87,7 +94,7 @@ def _explain(error: Exception) -> UnsupportedError:
             f"TFLite has no builtin form of the TensorFlow operators {', '.join(ops)}{where}",
             hint="replace the layer that uses them; the SavedModel keeps them: --only saved_model",
         )
-    return UnsupportedError(f"TensorFlow's TFLite converter failed: {text.strip()[:400]}")
+    return UnsupportedError(f"TensorFlow's TFLite converter failed: {brief(error)}")
 
 
 def artifact(name: str, mode: str, path: Path, description: dict[str, Any]) -> Artifact:

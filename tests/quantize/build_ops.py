@@ -43,8 +43,11 @@ LAYERS = {
     "multiplied": lambda: lambda x: layers.Multiply()([x, layers.Activation("sigmoid")(x)]),
     "subtracted": lambda: lambda x: layers.Subtract()([layers.ReLU()(x), x]),
     "concatenated": lambda: lambda x: layers.Concatenate()([x, layers.ReLU()(x)]),
-    "matmul": lambda: lambda x: layers.Dot(axes=(2, 1))([layers.Reshape((144, 8))(x),
-                                                         layers.Reshape((8, 144))(x)]),
+    "matmul": lambda: (
+        lambda x: layers.Dot(axes=(2, 1))(
+            [layers.Reshape((144, 8))(x), layers.Reshape((8, 144))(x)]
+        )
+    ),
     "gelu": lambda: layers.Activation("gelu"),
     "normalised": lambda: layers.LayerNormalization(),
 }

@@ -163,9 +163,9 @@ def versions(path):
     from packager import tflite_file
 
     model = tflite_file.read(path)
-    return {
-        (tflite_file._op_name(code), code.version) for code in model.operatorCodes
-    } - {("QUANTIZE", 1)}
+    return {(tflite_file._op_name(code), code.version) for code in model.operatorCodes} - {
+        ("QUANTIZE", 1)
+    }
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,16 @@ def test_tensors_that_never_change_are_named(worker, ops, tmp_path):
         "calibrate", "x", model=ops / "conv.float32", samples=tmp_path, ranges=tmp_path / "r"
     )
     assert "x" in constant
-    assert worker.call(
-        "calibrate", "x", model=ops / "conv.float32", samples=ops / "inputs", ranges=tmp_path / "r"
-    ) == []
+    assert (
+        worker.call(
+            "calibrate",
+            "x",
+            model=ops / "conv.float32",
+            samples=ops / "inputs",
+            ranges=tmp_path / "r",
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
