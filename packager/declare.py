@@ -108,7 +108,7 @@ def image_spec(spec: InputSpec, value: str | Mapping[str, Any]) -> ImageSpec:
     size = _image_size(spec)
     if size is None and not {"width", "height", "channels"} <= set(given):
         raise ConfigError(
-            f"preprocess: the input {spec.name!r} has the shape {list(spec.shape)}, which is no image",
+            f"preprocess: the shape {list(spec.shape)} of the input {spec.name!r} is no image",
             hint="images are [batch, height, width, 1 or 3] or [batch, height, width]",
         )
     height, width, count = size or (0, 0, 0)

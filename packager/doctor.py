@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.metadata
-import os
 import platform
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from packager import assets
@@ -86,7 +83,7 @@ def show(findings: list[Finding], reporter: Reporter) -> None:
             if f.found
             else "[red]✗[/red]"
             if f.required
-            else "[yellow]–[/yellow]"
+            else "[yellow]-[/yellow]"
         )
         out.print(f"{mark} {f.name:<22}", end="")
         text = f.found or f"missing; for {f.needed_for}: {f.remedy}"

@@ -249,13 +249,10 @@ def _resize(picture: Image.Image, size: Pair, method: str) -> np.ndarray:
     if method.startswith("tf:"):
         interpolate = _tf_bilinear if method == "tf:bilinear" else _tf_nearest
         return interpolate(_pixels(picture), *size)
-    # Rows first, then columns, in two calls: Pillow 13 takes the cheaper order in one call, so
-    # that its result would depend on the version. Nearest picks pixels; its order is the same.
     kernel = Image.Resampling(FILTERS[method.split(":")[1]])
-    if picture.width != size[0]:
-        picture = picture.resize((size[0], picture.height), kernel)
-    if picture.height != size[1]:
-        picture = picture.resize(size, kernel)
+    # Rows, then columns, in two calls: in one call Pillow 13 takes whichever order is cheaper.
+    for step in ((size[0], picture.height), size):
+        picture = picture if picture.size == step else picture.resize(step, kernel)
     return _pixels(picture)
 
 

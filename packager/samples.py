@@ -128,7 +128,16 @@ def _golden(
 ) -> tuple[Sample, ...]:
     count, seed = config.golden.count, config.golden.seed
     if evaluation is None:
-        arrays = {s.name: golden.synthetic(s, count, seed) for s in manifest.inputs}
+        shapes = config.model.input_shape
+        arrays = {
+            s.name: golden.synthetic(
+                s,
+                shapes.get(s.name) or shapes.get(s.source_name) or shapes.get("") or s.shape,
+                count,
+                seed,
+            )
+            for s in manifest.inputs
+        }
         rows = [{name: array[i] for name, array in arrays.items()} for i in range(count)]
         labels: list[int | None] = [None] * count
     else:

@@ -128,7 +128,7 @@ def embed_card(model: Model, card: dict[str, Any]) -> None:
 def raise_versions(model: Model) -> None:
     """Raises operator versions to what their tensor types require (see `op_versions`)."""
     codes: dict[tuple[int, bytes | None, int], int] = {}
-    new_codes = []
+    new_codes: list[Any] = []
     for graph in model.subgraphs:
         for op in graph.operators:
             code = model.operatorCodes[op.opcodeIndex]
@@ -180,7 +180,8 @@ def _uses(model: Model) -> Iterator[OpUse]:
 
 def _kind(model: Model, graph: Any, op: Op) -> str:
     """Tells whether an operator computes on integers, floats, or floats with int8 weights."""
-    activations, constants = [], []
+    activations: list[str] = []
+    constants: list[str] = []
     for tensor in _tensors(graph, op)[0]:
         if tensor is not None:
             is_constant = model.buffers[tensor.buffer].data is not None
@@ -266,7 +267,8 @@ def _builtin(code: Any) -> int:
 
 
 def _op_name(code: Any) -> str:
-    return _OPS[_builtin(code)]
+    name: str = _OPS[_builtin(code)]
+    return name
 
 
 def _operator_code(builtin: int, custom: bytes | None, version: int) -> Any:

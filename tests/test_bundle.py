@@ -9,8 +9,17 @@ import time
 import pytest
 
 from packager import bundle, publish
-from packager.bundle import Artifact, ArtifactTensor, FileEntry, InputSpec, Manifest, OutputSpec
-from packager.bundle import ImageSpec, Runtime, Source
+from packager.bundle import (
+    Artifact,
+    ArtifactTensor,
+    FileEntry,
+    ImageSpec,
+    InputSpec,
+    Manifest,
+    OutputSpec,
+    Runtime,
+    Source,
+)
 from packager.errors import BundleError
 
 

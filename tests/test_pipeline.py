@@ -148,7 +148,8 @@ def test_a_real_model_equals_numpy_code_that_never_saw_tensorflow(
     (tmp_path / "out").mkdir()
     np.save(tmp_path / "in" / f"{manifest.inputs[0].name}.npy", inputs)
     done = subprocess.run(
-        [sys.executable, ROOT / "edge/run.py", "run", mnist_bundle / manifest.artifact(artifact).path,
+        [sys.executable, ROOT / "edge/run.py", "run",
+         mnist_bundle / manifest.artifact(artifact).path,
          "--inputs", tmp_path / "in", "--outputs", tmp_path / "out"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 
 _UNKNOWN = re.compile(r"(?:Could not locate (?:class|function)|Unknown \w+:?) ['\"]?([\w>.]+)")
-_NOT_IN_SCOPE = re.compile(r"[^A-Za-z0-9_.>-]+")
+_NOT_IN_SCOPE = re.compile(r"[^A-Za-z0-9_./:>-]+")
 _SUFFIX = {"keras3": ".keras", "keras_h5": ".h5"}
 
 
@@ -100,7 +100,7 @@ def layer_graph(model: Any) -> LayerGraph:
         return _sequential_graph(model)
     if not _is_graph(model):
         raise UnsupportedError(
-            f"the model {model.name!r} is subclassed ({type(model).__name__}): it has no layer graph",
+            f"the model {model.name!r} is subclassed ({type(model).__name__}), without a layer graph",
             hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
         )
     config = model.get_config()
@@ -174,6 +174,9 @@ def _make_scopes(model: Any) -> None:
             name = next(n for i in itertools.count() if (n := f"{valid}_{i}") not in taken)
             taken.add(name)
             layer.name = name
+    for variable in (v.value for v in model.variables):
+        # Saving opens a scope by the variable's name; TensorFlow offers no way to set it.
+        variable._handle_name = _NOT_IN_SCOPE.sub("_", variable._handle_name)
 
 
 def _input_structure(model: Any) -> Any:

@@ -96,7 +96,7 @@ def save(graph: LayerGraph, folder: Path) -> None:
     description = _graph_to_json(graph, arrays)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "layers.json").write_text(json.dumps(description), encoding="utf-8")
-    np.savez(folder / "weights.npz", **{str(i): a for i, a in enumerate(arrays.values())})
+    np.savez(folder / "weights.npz", **arrays)  # type: ignore[arg-type]
 
 
 def load(folder: Path) -> LayerGraph:

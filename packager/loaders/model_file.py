@@ -154,8 +154,8 @@ def _identify_hdf5(path: Path, size: int) -> ModelFile:
         ) from None
     if config is None:
         raise ModelError(
-            f"{path} holds weights only (groups: {', '.join(keys[:4]) or 'none'}), not a model: it has"
-            " no model_config",
+            f"{path} holds weights only (groups: {', '.join(keys[:4]) or 'none'}), not a model:"
+            " it has no model_config",
             hint="save the whole model with model.save('model.keras'), or give"
             " package.module:function that builds the model and loads these weights",
         )

@@ -29,7 +29,7 @@ class Worker:
     def open(
         self,
         source: str,
-        format: str,  # noqa: A002
+        format: str,
         saved_by: str,
         signature: str | None = None,
         custom_objects: list[str] | None = None,

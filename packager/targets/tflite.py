@@ -28,7 +28,7 @@ def fixed_shape(end: End, given: Mapping[str, Sequence[int]]) -> tuple[int, ...]
         UnsupportedError: A free axis other than the batch was not given.
     """
     wanted = tuple(given.get(end.name) or given.get(end.source_name) or given.get("") or ())
-    shape = wanted or ((1, *end.shape[1:]) if end.shape else ())
+    shape: tuple[int | None, ...] = wanted or ((1, *end.shape[1:]) if end.shape else ())
     fits = len(shape) == len(end.shape) and all(
         n is None or i == 0 or n == m for i, (n, m) in enumerate(zip(end.shape, shape, strict=True))
     )
@@ -40,7 +40,7 @@ def fixed_shape(end: End, given: Mapping[str, Sequence[int]]) -> tuple[int, ...]
     free = [n for n in shape if n is None]
     if free:
         raise UnsupportedError(
-            f"the input {end.name!r} has free axes {list(end.shape)}; a device file needs fixed ones",
+            f"the input {end.name!r} has free axes: {list(end.shape)}; a device file has none",
             hint=f"give them: --input-shape {end.name}=1,"
             + ",".join("N" if n is None else str(n) for n in end.shape[1:]),
         )

@@ -131,17 +131,17 @@ class _Verification:
         return recorded, skipped, failures
 
     def _run_one(self, artifact: Artifact) -> golden.Values:
-        runner = runners.for_kind(artifact.runtime.kind)
         stem = artifact.id.replace("/", "_")
         record = self.work / f"{stem}.golden.json"
-        answer = runner.verify(self.folder, "--artifact", artifact.id, "--record", str(record))
-        state = next(a for a in answer["artifacts"] if a["id"] == artifact.id)
-        if state["status"] not in ("recorded", "passed"):
-            raise PackagerError(f"{artifact.id} cannot be run: {state['reason']}")
+        evaluation = None
         if self.data.evaluation_inputs is not None:
             outputs = self.work / f"{stem}.evaluation"
             outputs.mkdir()
-            runner.run(self.folder, artifact, self.data.evaluation_inputs, outputs)
+            evaluation = (self.data.evaluation_inputs, outputs)
+        runner = runners.for_kind(artifact.runtime.kind)
+        state = runner.record(self.folder, artifact, record, evaluation)
+        if state["status"] not in ("recorded", "passed"):
+            raise PackagerError(f"{artifact.id} cannot be run: {state['reason']}")
         values: golden.Values = json.loads(record.read_text(encoding="utf-8"))
         return values
 

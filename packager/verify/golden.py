@@ -53,17 +53,23 @@ def choose(count: int, targets: Array | None, wanted: int, seed: int) -> list[in
     return [index for _, _, index in sorted(ranked)[:wanted]]
 
 
-def synthetic(spec: InputSpec, count: int, seed: int) -> Array:
+def synthetic(spec: InputSpec, shape: Sequence[int | None], count: int, seed: int) -> Array:
     """Random inputs: pixels `uint8[count, h, w, c]` for an image, else values of the dtype.
 
     Floats are standard normal; integers are 0 or 1, which every vocabulary has.
+
+    Args:
+        spec: The input.
+        shape: Its shape with the batch axis; free axes get the length 1.
+        count: How many.
+        seed: Seed of the random numbers.
     """
     generator = np.random.default_rng(seed)
     if spec.image is not None:
         channels = 1 if spec.image.channels == "gray" else 3
-        size = (count, spec.image.height, spec.image.width, channels)
-        return generator.integers(0, 256, size, dtype=np.uint8)
-    size = (count, *(n if n is not None else 1 for n in spec.shape[1:]))
+        pixels = (count, spec.image.height, spec.image.width, channels)
+        return generator.integers(0, 256, pixels, dtype=np.uint8)
+    size: tuple[int, ...] = (count, *(n if n is not None else 1 for n in shape[1:]))
     if np.dtype(spec.dtype).kind == "f":
         return generator.standard_normal(size).astype(spec.dtype)
     return generator.integers(0, 2, size).astype(spec.dtype)

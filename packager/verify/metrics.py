@@ -83,7 +83,7 @@ def accuracy(task: Task, outputs: Array, targets: Array) -> float:
 def decide(task: Task, outputs: Array) -> Array:
     """The answer: class numbers `[N]`, or booleans of the outputs' shape."""
     if task.kind == "classification":
-        return np.argmax(outputs.reshape(len(outputs), -1), axis=1)
+        return np.asarray(np.argmax(outputs.reshape(len(outputs), -1), axis=1))
     if task.main.activation == "logits":
         # sigmoid(x) > t  <=>  x > log(t / (1 - t)), without overflow.
         return np.asarray(outputs > np.log(task.threshold / (1 - task.threshold)))

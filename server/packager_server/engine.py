@@ -32,12 +32,12 @@ from packager_server.reader import (
     Array,
     EngineError,
     Json,
-    all_finite,
     check_files,
     check_runtime,
     choose_artifacts,
     compare_golden,
     find_bundle,
+    finite_only,
     first_line,
     golden_input,
     inside,
@@ -256,12 +256,15 @@ def _open_output(path: Path, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def verify(bundle: Path, *, artifact: str | None = None) -> tuple[Json, Json]:
+def verify(
+    bundle: Path, *, artifact: str | None = None, also: tuple[Path, Path] | None = None
+) -> tuple[Json, Json]:
     """Checks the hashes and runs the bundle's SavedModel on the golden samples.
 
     Args:
         bundle: The folder of the bundle.
         artifact: Only this artifact; default: each SavedModel of the bundle.
+        also: Folders of inputs and outputs for `run`, to spare a second start of TensorFlow.
 
     Returns:
         The answer that docs/bundle.md describes, and the values that were computed, flat, by
@@ -283,6 +286,8 @@ def verify(bundle: Path, *, artifact: str | None = None) -> tuple[Json, Json]:
             check_runtime(engine.version, chosen)
             values[chosen["id"]] = _run_golden(engine, bundle, manifest["inputs"], golden)
             result = compare_golden(bundle, golden, chosen["id"], values[chosen["id"]])
+            if also is not None:
+                run(engine, *also)
         except EngineError as error:
             result = outcome("skipped" if error.exit_code == 4 else "failed", reason=str(error))
         results.append({"id": chosen["id"], **result})
@@ -316,15 +321,11 @@ def _run_command(arguments: argparse.Namespace) -> tuple[Json, int]:
 
 def _verify_command(arguments: argparse.Namespace) -> tuple[Json, int]:
     bundle = find_bundle(arguments.bundle)
-    answer, values = verify(bundle, artifact=arguments.artifact)
+    also = (arguments.inputs, arguments.outputs) if arguments.inputs else None
+    answer, values = verify(bundle, artifact=arguments.artifact, also=also)
     if arguments.record is not None:
-        arguments.record.write_text(json.dumps(_without_nan(values)), encoding="utf-8")
+        arguments.record.write_text(json.dumps(finite_only(values)), encoding="utf-8")
     return answer, _exit_code(answer)
-
-
-def _without_nan(values: Json) -> Json:
-    """Returns the values of the artifacts that are finite: JSON has no NaN."""
-    return {key: samples for key, samples in values.items() if all_finite(samples)}
 
 
 def _exit_code(answer: Json) -> int:
@@ -351,6 +352,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("bundle", type=Path)
     one.add_argument("--artifact", help="only this artifact")
     one.add_argument("--record", type=Path, help="write the computed values here")
+    one.add_argument("--inputs", type=Path, help="also run it, as `run` does; with --outputs")
+    one.add_argument("--outputs", type=Path)
     one.set_defaults(command=_verify_command)
     return parser
 

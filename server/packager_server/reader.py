@@ -211,6 +211,11 @@ def all_finite(values: Json) -> bool:
     return all(np.isfinite(output).all() for one in values.values() for output in one.values())
 
 
+def finite_only(values: Json) -> Json:
+    """Returns the values of the artifacts that are finite: JSON has no NaN."""
+    return {key: samples for key, samples in values.items() if all_finite(samples)}
+
+
 def outcome(status: str, *, samples: int = 0, reason: str = "") -> Json:
     """Returns an artifact's entry in the answer of `verify` when nothing was compared."""
     entry: Json = {"status": status, "samples": samples}
