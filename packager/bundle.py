@@ -330,7 +330,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise BundleError(
             f"{path} does not exist",
-            hint="a bundle is a folder NAME/VERSION with a manifest.json, as `packager build` makes",
+            hint="a bundle is a folder NAME/VERSION with a manifest.json",
         ) from None
     except (OSError, ValueError) as error:
         raise BundleError(f"{path} cannot be read: {error}") from None

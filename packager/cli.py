@@ -71,6 +71,11 @@ _build_options = _options(
     ),
     click.option("--max-drop", type=float, help="Gate: largest loss of accuracy, a fraction."),
     click.option("--min-agreement", type=float, help="Gate: smallest agreement with the source."),
+    click.option(
+        "--max-abs-diff",
+        type=float,
+        help="Gate: largest difference of float32 outputs, a share of the output's range.",
+    ),
     click.option("--max-bytes", type=int, help="Gate: largest size of an artifact."),
 )
 
@@ -230,6 +235,9 @@ def _config(model: str | None, flags: dict[str, Any]) -> Config:
     return config.from_flags(given)
 
 
+_GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
+
+
 def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
     """Arranges the flags as `package.yaml` does; None stands for a flag that was not given."""
 
@@ -255,7 +263,7 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
-        "gates": {key: flags[key] for key in ("max_drop", "min_agreement", "max_bytes")},
+        "gates": {key: flags[key] for key in _GATES},
         "force": flags.get("force") or None,
     }
 

@@ -16,7 +16,13 @@ from packager.bundle import Artifact, Golden, Manifest, Refusal, Runtime
 from packager.children import Child, Pending, scratch
 from packager.config import Config
 from packager.console import Reporter, human_size
-from packager.errors import ChildCrashed, GateFailed, PackagerError, UnsupportedError
+from packager.errors import (
+    BundleError,
+    ChildCrashed,
+    GateFailed,
+    PackagerError,
+    UnsupportedError,
+)
 from packager.labels import check_labels, read_labels
 from packager.loaders import layer_graph
 from packager.loaders.model_file import ModelFile, identify
@@ -77,6 +83,7 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     name = config.name or found.name
     version = None if config.version == "next" else config.version
     with (
+        _storage_errors(Path(config.output)),
         publish.staging(Path(config.output) / name, version, force=config.force) as stage,
         scratch("build") as work,
         Child("packager.loaders.worker", verbose=reporter.verbose) as source,
@@ -85,6 +92,20 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         job = _Job(config, reporter, selection, found, name, stage, work, source, litert)
         manifest = job.make()
         return _publish(job, manifest)
+
+
+@contextlib.contextmanager
+def _storage_errors(output: Path) -> Iterator[None]:
+    """Turns the operating system's errors into one that says where and what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or output
+        raise BundleError(
+            f"{where}: {error.strerror or error}; nothing was published",
+            hint=f"make room or permission below {output} and the folder for temporary files"
+            " (TMPDIR), or choose another folder with --output",
+        ) from error
 
 
 @dataclass

@@ -43,7 +43,7 @@ def staging(base: Path, version: int | None, *, force: bool = False) -> Iterator
     Raises:
         BundleError: The version exists, or the folder cannot be written.
     """
-    made = not base.exists()
+    made = [folder for folder in (base, *base.parents) if not folder.exists()]
     descriptor = None
     folder = None
     try:
@@ -69,8 +69,9 @@ def staging(base: Path, version: int | None, *, force: bool = False) -> Iterator
             shutil.rmtree(folder, ignore_errors=True)
         if descriptor is not None:
             os.close(descriptor)
-        if made:
-            _remove_if_empty(base)
+        for parent in made:
+            with contextlib.suppress(OSError):  # it is not empty: something was published
+                parent.rmdir()
 
 
 def publish(stage: Staging, *, force: bool = False) -> None:
@@ -157,8 +158,3 @@ def _locked(base: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _remove_if_empty(base: Path) -> None:
-    with contextlib.suppress(OSError):
-        base.rmdir()

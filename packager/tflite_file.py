@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.tools import flatbuffer_utils
 
@@ -71,7 +72,12 @@ def read(path: Path) -> Model:
 
     The tree's arrays are views of the bytes, so the file itself may be overwritten later.
     """
-    return flatbuffer_utils.read_model_from_bytearray(path.read_bytes())
+    model = flatbuffer_utils.read_model_from_bytearray(path.read_bytes())
+    for buffer in model.buffers:
+        # Buffers outside the tables come as bytes, which the packer would copy one by one.
+        if isinstance(buffer.data, bytes):
+            buffer.data = np.frombuffer(buffer.data, np.uint8)
+    return model
 
 
 def write(model: Model, path: Path) -> None:

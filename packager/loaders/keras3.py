@@ -100,7 +100,7 @@ def layer_graph(model: Any) -> LayerGraph:
         return _sequential_graph(model)
     if not _is_graph(model):
         raise UnsupportedError(
-            f"the model {model.name!r} is subclassed ({type(model).__name__}), without a layer graph",
+            f"the model {model.name!r} is subclassed ({type(model).__name__}): no layer graph",
             hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
         )
     config = model.get_config()
