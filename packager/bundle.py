@@ -240,22 +240,24 @@ class Manifest:
     def card(self) -> dict[str, Any]:
         """Returns what is embedded into single files, so that they explain themselves."""
         keys = (
-            "schema", "name", "version", "task", "threshold", "inputs", "outputs", "labels", "tools",
+            "schema", "name", "version", "task", "threshold", "inputs", "outputs", "labels",
+            "tools",
         )  # fmt: skip
         everything = to_json(self)
         return {key: everything[key] for key in keys}
 
 
 def to_json(value: Any) -> Any:
-    """Turns dataclasses, tuples and numpy scalars into JSON values.
+    """Turns dataclasses and tuples into JSON values.
 
     Raises:
         BundleError: A number is not finite.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        # An absent image or reason is left out; a null there would only be noise.
-        return {k: v for k, v in items.items() if v is not None or k in ("threshold", "batch")}
+        # An absent image or reason is left out; a gate that is switched off is not.
+        absent = {f.name for f in dataclasses.fields(value) if f.default is None} - {"threshold"}
+        return {k: v for k, v in items.items() if v is not None or k not in absent}
     if isinstance(value, dict):
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -360,7 +362,7 @@ def find_bundle(path: Path) -> Path:
     """
     if (path / MANIFEST).is_file():
         return path
-    versions = sorted(int(p.name) for p in path.glob("[0-9]*") if p.name.isdigit() and p.is_dir())
+    versions = sorted(int(p.name) for p in path.glob("[0-9]*") if p.name.isdecimal() and p.is_dir())
     for version in reversed(versions):
         if (path / str(version) / MANIFEST).is_file():
             return path / str(version)

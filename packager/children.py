@@ -17,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -27,6 +28,13 @@ from packager.errors import PackagerError
 Handler = Callable[..., Any]
 
 _LOG_TAIL_LINES = 12
+
+
+@dataclass(frozen=True)
+class _Request:
+    text: str
+    stage: str
+    keep: bool
 
 
 class Pending:
@@ -49,8 +57,8 @@ class Pending:
 class Child:
     """A running worker module, used as a context manager.
 
-    A child that died is started again at the next request, after the requests that were marked
-    `keep` have been sent to it once more.
+    When the child dies, the request that it was working on fails. It is started again, is told
+    once more what it must know (requests marked `keep`), and goes on with the requests after it.
 
     Args:
         module: Dotted name of a module that calls `serve` when run.
@@ -60,9 +68,9 @@ class Child:
     def __init__(self, module: str, *, verbose: bool = False) -> None:
         self._module = module
         self._verbose = verbose
-        self._stages: list[str] = []
+        self._requests: list[_Request] = []
         self._answers: list[dict[str, Any]] = []
-        self._kept: list[str] = []
+        self._replayed = 0
         self._start()
 
     def __enter__(self) -> Child:
@@ -85,14 +93,10 @@ class Child:
             keep: Ask again first when the child has to be started again.
             **arguments: JSON values; paths may be given as `Path`.
         """
-        request = json.dumps({"method": method, "arguments": arguments}, default=str)
-        if self._process.poll() is not None:
-            self._restart()
-        if keep:
-            self._kept.append(request)
-        self._send(request)
-        self._stages.append(stage)
-        return Pending(self, len(self._stages) - 1)
+        text = json.dumps({"method": method, "arguments": arguments}, default=str)
+        self._requests.append(_Request(text, stage, keep))
+        self._send(text)
+        return Pending(self, len(self._requests) - 1)
 
     def call(self, method: str, stage: str, *, keep: bool = False, **arguments: Any) -> Any:
         """Asks and waits."""
@@ -137,34 +141,47 @@ class Child:
             encoding="utf-8",
         )
 
-    def _restart(self) -> None:
-        while len(self._answers) < len(self._stages):  # what died with it
-            self._answers.append(self._read())
-        self.close(at_once=True)
-        self._start()
-        for request in self._kept:
-            self._send(request)
-            self._stages.append("starting again")
-
-    def _send(self, request: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # receive() tells how the child ended
+    def _send(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # _read() tells how the child ended
             if self._process.stdin is not None:
-                self._process.stdin.write(request + "\n")
+                self._process.stdin.write(text + "\n")
                 self._process.stdin.flush()
 
     def _read(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if line:
+        """Reads the answer to the first request that has none."""
+        while True:
+            line = self._process.stdout.readline() if self._process.stdout else ""
+            if not line:
+                crash = self._crash()
+                self._go_on()
+                return crash
             answer: dict[str, Any] = json.loads(line)
-            return answer
+            if not self._replayed:
+                return answer
+            self._replayed -= 1
+            if "error" in answer:
+                return answer
+
+    def _crash(self) -> dict[str, Any]:
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        stage = self._requests[len(self._answers)].stage
         return {
             "error": "ChildCrashed",
-            "message": f"the process that was {self._stages[len(self._answers)]} died ({how})",
+            "message": f"the process that was {stage} died ({how})",
             "hint": "run again with --verbose to see its output; other artifacts are kept",
             "traceback": self._log_tail(),
         }
+
+    def _go_on(self) -> None:
+        """Starts again and sends what the child must know and what it has not begun."""
+        done = len(self._answers) + 1
+        self.close(at_once=True)
+        self._start()
+        known = [r for r in self._requests[: done - 1] if r.keep]
+        self._replayed = len(known)
+        for request in (*known, *self._requests[done:]):
+            self._send(request.text)
 
     def _log_tail(self) -> str:
         self._log.seek(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,8 +92,8 @@ class Config:
         """Returns the resolved configuration as YAML; `load` reads it back.
 
         Args:
-            relative_to: Paths in this folder, by default the current one, are written relative
-                to it, others absolute.
+            relative_to: The folder of the file, which paths are written relative to; default:
+                the current one.
         """
         mapping = _to_mapping(self, relative_to or Path.cwd())
         return yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True)
@@ -264,8 +265,7 @@ def _without_empty(value: Any) -> Any:
 def _plain(value: Any, folder: Path) -> Any:
     if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_absolute()):
         path = Path(value)
-        inside = path.is_relative_to(folder)
-        return path.relative_to(folder).as_posix() if inside else str(path)
+        return Path(os.path.relpath(path, folder)).as_posix()
     if dataclasses.is_dataclass(value):
         names = [item.name for item in dataclasses.fields(value)]
         return {name: _plain(getattr(value, name), folder) for name in names}

@@ -116,7 +116,7 @@ def show(found: Inspection, reporter: Reporter) -> None:
     out.print(f"{found.parameters:,} parameters, {len(found.layers)} layers")
     for kind, ends in (("input", found.inputs), ("output", found.outputs)):
         for end in ends:
-            activation = end["activation"] if end["activation"] != "none" else ""
+            activation = end.get("activation", "none").replace("none", "")
             out.print(f"  {kind:<7}{end['name']:<24}{end['dtype']:<9}{end['shape']} {activation}")
     for name, class_name in found.layers:
         out.print(f"  layer  {name:<40}{class_name}")
@@ -132,9 +132,9 @@ def _layers(graph: LayerGraph | None) -> tuple[tuple[str, str], ...]:
 
 def _judge(name: str, inputs: list[dict[str, Any]], tfjs_reasons: list[str]) -> Verdict:
     target = TARGETS[name]
-    if target.runtime.startswith("tfjs"):
+    if target.id.startswith("tfjs"):
         return Verdict(name, "no" if tfjs_reasons else "yes", "; ".join(tfjs_reasons))
-    if target.runtime == "tflite":
+    if target.id.startswith("tflite"):
         free = [end["name"] for end in inputs if None in end["shape"][1:]]
         if free:
             return Verdict(name, "needs", f"--input-shape for {', '.join(free)}: free axes")

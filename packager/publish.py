@@ -92,9 +92,11 @@ def publish(stage: Staging, *, force: bool = False) -> None:
             stage.target.rename(aside)
         try:
             stage.folder.rename(stage.target)
-        except OSError as error:
+        except BaseException as error:  # Ctrl-C, too, must not leave the version missing
             if replaced:
                 aside.rename(stage.target)
+            if not isinstance(error, OSError):
+                raise
             raise BundleError(f"cannot publish {stage.target}: {error.strerror}") from None
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -117,7 +119,7 @@ def _check_free(target: Path, force: bool) -> None:
 
 
 def _next_version(base: Path) -> int:
-    taken = [int(p.name) for p in base.iterdir() if p.name.isdigit()]
+    taken = [int(p.name) for p in base.iterdir() if p.name.isdecimal()]
     # Live staging folders count: two builds at once must not choose the same number.
     taken += [int(m[1]) for p in base.iterdir() if (m := _STAGING.fullmatch(p.name))]
     return max(taken, default=0) + 1

@@ -41,18 +41,30 @@ def test_a_crash_names_the_stage_and_the_signal(method, how):
         assert "last words" in "".join(caught.value.__notes__)
 
 
-def test_a_crashed_child_is_started_again_with_what_it_must_know():
+def test_after_a_crash_the_child_goes_on_with_what_it_must_know():
     with Child(WORKER) as child:
         child.call("remember", "remembering", keep=True, value=41)
-        assert child.call("recall", "recalling") == 41
         child.submit("sleep", "sleeping", seconds=0.5)
         crash = child.submit("segfault", "crashing")
-        lost = child.submit("recall", "recalling")
+        waiting = child.submit("recall", "recalling")
         with pytest.raises(ChildCrashed, match="crashing"):
             crash.result()
-        with pytest.raises(ChildCrashed, match="recalling"):
-            lost.result()
-        assert child.call("recall", "recalling") == 41
+        assert waiting.result() == 41
+        for _ in range(2):
+            with pytest.raises(ChildCrashed, match="exit code 7"):
+                child.call("leave", "leaving")
+            assert child.call("recall", "recalling") == 41
+
+
+def test_a_child_that_cannot_start_again_does_not_hang():
+    with Child(WORKER) as child:
+        with pytest.raises(ChildCrashed):
+            child.call("segfault", "crashing", keep=True)
+        assert child.call("add", "adding", a=1, b=1) == 2
+        with pytest.raises(ChildCrashed):
+            child.call("segfault", "crashing")
+        with pytest.raises(ChildCrashed):
+            child.call("add", "adding", a=1, b=1)
 
 
 def test_close_kills_a_busy_child():

@@ -230,32 +230,18 @@ def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -
 
 
 def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:
-    operations = [tensor._keras_history.operation for tensor in tensors]
-    originals = [operation.name for operation in operations]
+    originals = [tensor._keras_history.operation.name for tensor in tensors]
     return tuple(
         End(
             name=name,
             source_name=original,
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype),
-            activation=_activation(operation) if fallback == "output" else "none",
         )
-        for name, original, tensor, operation in zip(
-            names.sanitise(originals, fallback), originals, tensors, operations, strict=True
+        for name, original, tensor in zip(
+            names.sanitise(originals, fallback), originals, tensors, strict=True
         )
     )
-
-
-def _activation(operation: Any) -> str:
-    """Tells whether a layer ends in softmax or sigmoid; nested models by their last layer."""
-    layers = getattr(operation, "layers", None)
-    if layers:
-        return _activation(layers[-1])
-    kind = type(operation).__name__
-    if kind in ("Softmax", "Sigmoid"):
-        return kind.lower()
-    activation = getattr(getattr(operation, "activation", None), "__name__", "")
-    return activation if activation in ("softmax", "sigmoid") else "none"
 
 
 def _sequential_graph(model: Any) -> LayerGraph:

@@ -15,6 +15,8 @@ from packager.bundle import hash_file
 from packager.errors import EnvironmentLacks, ModelError
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_SUFFIX = re.compile(r"\.(keras|h5|hdf5|zip)$", re.IGNORECASE)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _CODE_CLASSES = ("Lambda", "__lambda__", "TFOpLambda", "SlicingOpLambda")
 MAX_CONFIG_BYTES = 256 * 1024 * 1024
@@ -31,7 +33,6 @@ class ModelFile:
         sha256: Hash of the file, or of the folder's files and names; of the text for a callable.
         size_bytes: Size of the file or folder.
         config: Keras' description of the model; empty where the format has none.
-        weights_hint: Where weights of the wrong kind were found, for messages.
     """
 
     source: str
@@ -43,10 +44,19 @@ class ModelFile:
 
     @property
     def name(self) -> str:
-        """A default name for the bundle."""
+        """A default name for the bundle: letters, digits, `_`, `-` and `.`, no number alone.
+
+        A SavedModel's own folder is often a version number: then the folder above names it.
+        """
         if self.format == "callable":
             return self.source.rpartition(":")[2]
-        return Path(self.source).resolve().name.split(".")[0] or "model"
+        path = Path(self.source).resolve()
+        for part in (path, *path.parents):
+            plain = _SUFFIX.sub("", part.name)
+            name = _UNSAFE.sub("_", plain).strip("_.-")
+            if name and not name.isdecimal():
+                return name
+        return "model"
 
 
 def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:

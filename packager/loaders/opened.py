@@ -24,7 +24,6 @@ class End:
     source_name: str
     shape: tuple[int | None, ...]
     dtype: str
-    activation: str = "none"
 
 
 @dataclass(frozen=True)

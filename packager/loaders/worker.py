@@ -14,7 +14,7 @@ import numpy as np
 from packager.children import serve
 from packager.errors import ConversionError, UsageError
 from packager.loaders import activations, keras3, layer_graph, saved_model
-from packager.loaders.opened import End, OpenedModel
+from packager.loaders.opened import OpenedModel
 from packager.targets import saved_model as saved_model_target
 from packager.targets import tflite, warmup
 
@@ -44,17 +44,20 @@ class Worker:
         else:
             opened = keras3.open_file(source, format, saved_by, objects, allow_unsafe_code)
         self._opened = opened
+        found = activations.of_graph(self._traced())
         return {
             "saved_by": opened.saved_by,
             "inputs": [dataclasses.asdict(end) for end in opened.inputs],
-            "outputs": [dataclasses.asdict(end) for end in self._with_activations()],
+            "outputs": [
+                {**dataclasses.asdict(end), "activation": found[end.name]} for end in opened.outputs
+            ],
             "parameters": int(sum(np.prod(v.shape) for v in opened.variables)),
             "tools": _tools(),
         }
 
     def write_saved_model(self, folder: str) -> None:
         """Writes the SavedModel files into the bundle's folder."""
-        saved_model_target.write(self.opened, Path(folder))
+        saved_model_target.write(self.opened, self._traced(), Path(folder))
 
     def write_warmup(self, folder: str, model_name: str, samples: str) -> None:
         """Writes TensorFlow Serving's warm-up requests into the bundle's folder."""
@@ -107,14 +110,6 @@ class Worker:
                     hint="check the samples' range against the model's preprocessing",
                 )
         return result
-
-    def _with_activations(self) -> list[End]:
-        """The outputs; where there are no Keras layers to ask, the graph is asked."""
-        opened = self.opened
-        if opened.keras_model is not None:
-            return list(opened.outputs)
-        found = activations.of_graph(self._traced())
-        return [dataclasses.replace(e, activation=found[e.name]) for e in opened.outputs]
 
     def _traced(self) -> Any:
         if self._function is None:

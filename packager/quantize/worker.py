@@ -85,12 +85,11 @@ def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> d
     return _checked(quantized, mode)
 
 
-def embed_card(paths: list[str], card: dict[str, Any]) -> None:
-    """Stores the card in finished files."""
-    for path in paths:
-        model = tflite_file.read(Path(path))
-        tflite_file.embed_card(model, card)
-        tflite_file.write(model, Path(path))
+def embed_card(path: str, card: dict[str, Any]) -> None:
+    """Stores the card in a finished file."""
+    model = tflite_file.read(Path(path))
+    tflite_file.embed_card(model, card)
+    tflite_file.write(model, Path(path))
 
 
 def _samples(folder: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:

@@ -1,4 +1,8 @@
-"""The artifact kinds: one line each in `TARGETS`, one module each beside this one."""
+"""The artifact kinds: one line each in `TARGETS`, one module each beside this one.
+
+A module has two functions. `ask(job)` sends the TensorFlow child what only it can do and
+returns the pending answer; `make(job, pending)` adds the finished artifacts to the job.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,13 @@ class Target:
 
     Attributes:
         id: Its id in the manifest.
-        runtime: Kind of the runtime that loads it.
+        module: The module that makes it, imported when it is needed.
         mode: Quantization mode; `float32` where nothing is quantized.
         calibrated: It needs calibration samples.
     """
 
     id: str
-    runtime: str
+    module: str
     mode: str = "float32"
     calibrated: bool = False
 
@@ -29,14 +33,14 @@ class Target:
 TARGETS = {
     target.id: target
     for target in (
-        Target("saved_model", "saved_model"),
-        Target("tflite/float32", "tflite"),
-        Target("tflite/float16", "tflite", "float16"),
-        Target("tflite/dynamic_int8", "tflite", "dynamic_int8"),
-        Target("tflite/int8", "tflite", "int8", calibrated=True),
-        Target("tflite/int8_float_io", "tflite", "int8_float_io", calibrated=True),
-        Target("tflite/int16x8", "tflite", "int16x8", calibrated=True),
-        Target("tfjs/layers", "tfjs-layers"),
+        Target("saved_model", "packager.targets.saved_model"),
+        Target("tflite/float32", "packager.targets.tflite"),
+        Target("tflite/float16", "packager.targets.tflite", "float16"),
+        Target("tflite/dynamic_int8", "packager.targets.tflite", "dynamic_int8"),
+        Target("tflite/int8", "packager.targets.tflite", "int8", calibrated=True),
+        Target("tflite/int8_float_io", "packager.targets.tflite", "int8_float_io", calibrated=True),
+        Target("tflite/int16x8", "packager.targets.tflite", "int16x8", calibrated=True),
+        Target("tfjs/layers", "packager.targets.tfjs"),
     )
 }
 
@@ -53,9 +57,14 @@ class Selection:
     targets: tuple[Target, ...]
     explicit: bool
 
-    def of(self, runtime: str) -> tuple[Target, ...]:
-        """Returns the selected targets of a runtime kind."""
-        return tuple(t for t in self.targets if t.runtime.startswith(runtime))
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that make them, each once."""
+        return tuple(dict.fromkeys(target.module for target in self.targets))
+
+    def of(self, module: str) -> tuple[Target, ...]:
+        """Returns the selected targets that a module makes."""
+        return tuple(target for target in self.targets if target.module == module)
 
 
 def select(only: Sequence[str], *, calibrated: bool) -> Selection:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packager.bundle import Artifact, Runtime
+from packager.console import human_size
 from packager.errors import ConversionError, brief
 from packager.loaders.opened import End, OpenedModel
+
+if TYPE_CHECKING:
+    from packager.children import Pending
+    from packager.job import Job
+
+_PARTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
 
 
 def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, ...]]) -> Any:
@@ -30,8 +37,13 @@ def free_batch(end: End) -> tuple[int | None, ...]:
     return (None, *end.shape[1:]) if end.shape else ()
 
 
-def write(opened: OpenedModel, folder: Path) -> None:
+def write(opened: OpenedModel, function: Any, folder: Path) -> None:
     """Writes the SavedModel into a folder that may hold other files already.
+
+    Args:
+        opened: The model.
+        function: Its concrete function with a free batch.
+        folder: Where to.
 
     Saving through a plain `tf.Module` stores each weight once; Keras' own export stores them
     twice.
@@ -42,7 +54,6 @@ def write(opened: OpenedModel, folder: Path) -> None:
     import tensorflow as tf
 
     try:
-        function = concrete_function(opened, {e.name: free_batch(e) for e in opened.inputs})
         module = tf.Module()
         module.model_variables = list(opened.variables)
         module.keep_alive = opened.keep_alive if _has_resources(function, opened) else []
@@ -60,10 +71,27 @@ def _has_resources(function: Any, opened: OpenedModel) -> bool:
     return any(id(outer) not in known for outer in captured)
 
 
-def artifact(folder: Path, tensorflow_version: str) -> Artifact:
-    """Describes the SavedModel that was written into a bundle's folder."""
-    files = [folder / "saved_model.pb", folder / "fingerprint.pb"]
-    files += [path for path in (folder / "variables").rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files if path.is_file())
-    runtime = Runtime("saved_model", {"tensorflow": tensorflow_version})
-    return Artifact("saved_model", ".", runtime, size_bytes=size)
+def ask(job: Job) -> Pending:
+    """Asks for the SavedModel's files in the bundle's folder."""
+    return job.source.submit("write_saved_model", "writing the SavedModel", folder=job.folder)
+
+
+def make(job: Job, pending: Pending) -> None:
+    """Adds the SavedModel and its warm-up requests."""
+    parts = [job.folder / name for name in (*_PARTS, "assets.extra")]
+    with job.making(job.selection.of(__name__), "SavedModel", *parts) as detail:
+        pending.result()
+        if job.data is not None:
+            job.source.call(
+                "write_warmup",
+                "writing warm-up requests",
+                folder=job.folder,
+                model_name=job.manifest.name,
+                samples=job.data.golden_inputs,
+            )
+        files = [f for part in parts for f in (part, *part.rglob("*")) if f.is_file()]
+        size = sum(file.stat().st_size for file in files)
+        detail.append(human_size(size))
+        # A SavedModel is read by the TensorFlow that wrote it and by newer ones.
+        runtime = Runtime("saved_model", {"tensorflow": job.manifest.tools["tensorflow"]})
+        job.artifacts.append(Artifact("saved_model", ".", runtime, size_bytes=size))

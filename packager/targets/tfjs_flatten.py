@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from packager.errors import ConversionError
+from packager.errors import ConversionError, UnsupportedError
 from packager.loaders.layer_graph import Layer, LayerGraph, TensorRef
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]+")
@@ -25,7 +25,8 @@ class FlatLayer:
         name: Unique in the flat graph, `[A-Za-z0-9_]+`.
         path: The names of the nested models and the layer as Keras has them, with `/` between.
         layer: The layer; its own `calls` no longer count.
-        calls: The inputs of each call, as references to flat layers.
+        calls: The inputs of each call, as references to flat layers. A reference to another than a
+            layer's first output is kept; whether there is such an output is not known here.
         arguments: The other arguments of each call.
     """
 
@@ -73,6 +74,7 @@ def flatten(graph: LayerGraph, names: UniqueNames) -> FlatGraph:
     """Flattens a model.
 
     Raises:
+        UnsupportedError: A nested model is called with more tensors than it has inputs.
         ConversionError: A reference points at a call that does not exist, or the graph has a cycle.
     """
     flattener = _Flattener(names)
@@ -81,6 +83,29 @@ def flatten(graph: LayerGraph, names: UniqueNames) -> FlatGraph:
     outputs = flattener.inline(graph, "", feeds)
     layers = tuple(flattener.layers.values())
     return FlatGraph(layers, tuple(flattener.order), tuple(feeds), tuple(outputs))
+
+
+class _Known:
+    """What stands in the flat graph for the tensors of one call of a model."""
+
+    def __init__(self, graph: LayerGraph, made: dict[TensorRef, TensorRef]) -> None:
+        self._made = made
+        self._plain = {layer.name for layer in graph.layers if layer.graph is None}
+
+    def add(self, layer: str, call: int, results: Sequence[TensorRef]) -> None:
+        self._made |= {TensorRef(layer, call, i): ref for i, ref in enumerate(results)}
+
+    def find(self, ref: TensorRef) -> TensorRef | None:
+        """Returns the flat reference, or None while its call has not been made."""
+        if ref in self._made or ref.layer not in self._plain:
+            return self._made.get(ref)
+        # A layer's description does not tell how many outputs it has.
+        first = self._made.get(replace(ref, tensor=0))
+        return None if first is None else replace(first, tensor=ref.tensor)
+
+    def find_all(self, refs: Sequence[TensorRef]) -> list[TensorRef] | None:
+        found = [flat for flat in map(self.find, refs) if flat is not None]
+        return found if len(found) == len(refs) else None
 
 
 class _Flattener:
@@ -96,31 +121,32 @@ class _Flattener:
     def inline(self, graph: LayerGraph, prefix: str, feeds: Sequence[TensorRef]) -> list[TensorRef]:
         """Adds one call of a model; returns its outputs."""
         if len(feeds) != len(graph.inputs):
-            raise ConversionError(
-                f"the nested model {prefix.rstrip('/')!r} takes {len(graph.inputs)} tensors and is "
-                f"called with {len(feeds)}; masks cannot be given to it",
+            raise UnsupportedError(
+                f"layer {prefix.rstrip('/')!r} ({graph.class_name}): the nested model takes "
+                f"{len(graph.inputs)} tensors and is called with {len(feeds)}; masks cannot be "
+                "given to it",
                 hint="call it on its inputs only",
             )
-        known = dict(zip(graph.inputs, feeds, strict=True))
+        known = _Known(graph, dict(zip(graph.inputs, feeds, strict=True)))
         pending = [(layer, k) for layer in graph.layers for k in range(len(layer.calls))]
         while pending:
             waiting = []
             for layer, k in pending:
                 call = layer.calls[k]
                 # The calls of one layer keep their order, because TF.js counts them.
-                earlier = k == 0 or TensorRef(layer.name, k - 1, 0) in known
-                if not earlier or any(ref not in known for ref in call.inputs):
+                earlier = k == 0 or known.find(TensorRef(layer.name, k - 1, 0)) is not None
+                inputs = known.find_all(call.inputs)
+                if not earlier or inputs is None:
                     waiting.append((layer, k))
                     continue
-                results = self._call(layer, k, prefix, [known[ref] for ref in call.inputs])
-                known |= {TensorRef(layer.name, k, i): ref for i, ref in enumerate(results)}
+                known.add(layer.name, k, self._call(layer, k, prefix, inputs))
             if len(waiting) == len(pending):
                 raise _disconnected(graph, prefix, waiting[0][0])
             pending = waiting
-        missing = [ref for ref in graph.outputs if ref not in known]
+        missing = [ref for ref in graph.outputs if known.find(ref) is None]
         if missing:
             raise _disconnected(graph, prefix, graph.layer(missing[0].layer))
-        return [known[ref] for ref in graph.outputs]
+        return known.find_all(graph.outputs) or []
 
     def _call(
         self, layer: Layer, k: int, prefix: str, inputs: list[TensorRef]

@@ -18,7 +18,11 @@ from packager.targets.tfjs_flatten import FlatGraph, FlatLayer, UniqueNames, fla
 from packager.targets.tfjs_judge import chain_of
 from packager.targets.tfjs_shapes import Shape, output_shape
 
-_HINT = "change the layer, or leave TF.js out: --only saved_model,tflite"
+_HINT = "change the layer, or leave TF.js out: --only saved_model --only tflite"
+_SEVERAL_OUTPUTS = (
+    "the model uses more than the first of its outputs, which no TF.js layer has here",
+    "use only the first",
+)
 
 Node = list[list[Any]]
 
@@ -38,7 +42,10 @@ def check(graph: LayerGraph) -> list[str]:
     Returns:
         One sentence per layer with its name, class, reason and way out; empty when it can.
     """
-    return _plan(graph, UniqueNames()).reasons
+    try:
+        return _plan(graph, UniqueNames()).reasons
+    except UnsupportedError as error:
+        return [f"{error.message}; {error.hint}"]
 
 
 def write(
@@ -127,22 +134,32 @@ def _make_calls(
 def _plan(graph: LayerGraph, names: UniqueNames) -> _Plan:
     flat = flatten(graph, names)
     items = {item.name: item for item in flat.layers}
+    split = _with_several_outputs(flat)
     chains: dict[str, Chain] = {}
     reasons = [] if flat.outputs else ["the model is empty: it has no outputs"]
     shapes: dict[TensorRef, Shape | None] = {}
     for ref in (*flat.inputs, *flat.order):
         item = items[ref.layer]
-        inputs = [shapes[r] for r in item.calls[ref.node]] if item.calls else []
+        inputs = [shapes.get(r) for r in item.calls[ref.node]] if item.calls else []
         known = [shape for shape in inputs if shape is not None]
         unknown = len(known) < len(inputs)
         if ref.node == 0:
             try:
-                chains[item.name] = chain_of(item, None if unknown else known)
+                chain = chain_of(item, None if unknown else known)
+                if item.name in split:
+                    raise Refused(*_SEVERAL_OUTPUTS)
+                chains[item.name] = chain
             except Refused as refused:
                 reasons.append(_sentence(item, refused))
         judged = item.name in chains and not unknown
         shapes[ref] = _shape(item.layer, known) if judged else None
     return _Plan(flat, chains, reasons)
+
+
+def _with_several_outputs(flat: FlatGraph) -> set[str]:
+    """Names of the layers of which another output than the first is used."""
+    used = [*flat.outputs, *(ref for item in flat.layers for call in item.calls for ref in call)]
+    return {ref.layer for ref in used if ref.tensor > 0}
 
 
 def _shape(layer: Layer, inputs: list[Shape]) -> Shape:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json
+from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
+from packager.console import human_size
 from packager.errors import UnsupportedError, brief
 from packager.loaders.opened import End, OpenedModel
-from packager.targets import saved_model
+from packager.targets import Target, saved_model
 
+if TYPE_CHECKING:
+    from packager.children import Pending
+    from packager.job import Job
+
+RANGES = "calibration.json"
 _FLEX_OP = re.compile(r"tf\.([A-Za-z0-9_]+)")
 _LOCATION = re.compile(r'loc\((?:fused\[)?"?([^"\]]+)"')
 
@@ -36,6 +42,12 @@ def fixed_shape(end: End, given: Mapping[str, Sequence[int]]) -> tuple[int, ...]
         raise UnsupportedError(
             f"--input-shape {end.name}={','.join(map(str, shape))} does not fit the model's"
             f" {list(end.shape)}"
+        )
+    if shape and shape[0] != 1:
+        raise UnsupportedError(
+            f"--input-shape {end.name}: the batch of a device file is 1, received {shape[0]}"
+            if wanted
+            else f"the input {end.name!r} has a fixed batch of {shape[0]}; a device file has 1"
         )
     free = [n for n in shape if n is None]
     if free:
@@ -97,13 +109,89 @@ def _explain(error: Exception) -> UnsupportedError:
     return UnsupportedError(f"TensorFlow's TFLite converter failed: {brief(error)}")
 
 
-def artifact(name: str, mode: str, path: Path, description: dict[str, Any]) -> Artifact:
-    """Describes a finished file; `description` is the LiteRT child's answer."""
+def ask(job: Job) -> Pending:
+    """Asks for the converter's float file."""
+    return job.source.submit(
+        "convert_tflite",
+        "converting tflite/float32",
+        path=job.work / "converter.tflite",
+        input_shapes=job.config.model.input_shape,
+    )
+
+
+def make(job: Job, pending: Pending) -> None:
+    """Makes the float file complete, calibrates once, and quantizes every variant from it."""
+    targets = job.selection.of(__name__)
+    base = job.work / "float32.tflite"
+    described: dict[str, Any] = {}
+    with job.making(targets, "convert to TFLite") as detail:
+        described = job.litert.call(
+            "complete",
+            "completing tflite/float32",
+            source=job.work / "converter.tflite",
+            target=base,
+            **pending.result(),
+        )
+        detail.append(human_size(base.stat().st_size))
+    _calibrate(job, [t for t in targets if t.calibrated and not job.lost(t)], base)
+    for target in targets:
+        if not job.lost(target):
+            _make_variant(job, target, base, described)
+
+
+def _calibrate(job: Job, targets: Sequence[Target], base: Path) -> None:
+    if not targets or job.data is None:
+        return
+    with job.making(targets, "calibrate") as detail:
+        constant = job.litert.call(
+            "calibrate",
+            "calibrating",
+            model=base,
+            samples=job.data.calibration_inputs,
+            ranges=job.work / RANGES,
+        )
+        detail.append("true minimum and maximum of every tensor")
+        if constant:
+            job.reporter.warn(
+                f"{len(constant)} tensors never change over the calibration samples (the first:"
+                f" {constant[0]}); integer files are right only where that stays so"
+            )
+
+
+def _make_variant(job: Job, target: Target, base: Path, described: dict[str, Any]) -> None:
+    path = job.folder / "tflite" / f"{job.manifest.name}.{target.mode}.tflite"
+    path.parent.mkdir(exist_ok=True)
+    with job.making([target], target.id, path) as detail:
+        if target.mode == "float32":
+            path.write_bytes(base.read_bytes())
+        else:
+            described = job.litert.call(
+                "quantize",
+                f"quantizing {target.id}",
+                model=base,
+                target=path,
+                mode=target.mode,
+                ranges=job.work / RANGES if target.calibrated else None,
+            )
+        runtime = Runtime("tflite", described["min_version"])
+        # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
+        card = {**job.manifest.card(), "runtime": to_json(runtime)}
+        job.litert.call("embed_card", f"embedding the card of {target.id}", path=path, card=card)
+        artifact = _describe(job.manifest.name, target.mode, path, described, runtime)
+        detail.append(human_size(artifact.size_bytes))
+        if target.calibrated:
+            detail.append(f"{described['integer_op_share']:.0%} integer operators")
+        job.artifacts.append(artifact)
+
+
+def _describe(
+    name: str, mode: str, path: Path, description: dict[str, Any], runtime: Runtime
+) -> Artifact:
     io = tuple(from_json(ArtifactTensor, end, f"tflite/{mode}") for end in description["io"])
     return Artifact(
         id=f"tflite/{mode}",
         path=f"tflite/{name}.{mode}.tflite",
-        runtime=Runtime("tflite", description["min_version"]),
+        runtime=runtime,
         io=io,
         batch=1,
         quantization=Quantization(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from packager.bundle import GOLDEN, Artifact, InputSpec, OutputSpec, write_json
+from packager.errors import PackagerError
 
 Array = np.ndarray[Any, Any]
-Values = dict[str, dict[str, dict[str, Any]]]
 
 # Larger outputs go into a .npy file beside samples.json.
 INLINE_ELEMENTS = 4096
@@ -53,7 +53,9 @@ def choose(count: int, targets: Array | None, wanted: int, seed: int) -> list[in
     return [index for _, _, index in sorted(ranked)[:wanted]]
 
 
-def synthetic(spec: InputSpec, shape: Sequence[int | None], count: int, seed: int) -> Array:
+def synthetic(
+    spec: InputSpec, shape: Sequence[int | None], count: int, seed: Sequence[int]
+) -> Array:
     """Random inputs: pixels `uint8[count, h, w, c]` for an image, else values of the dtype.
 
     Floats are standard normal; integers are 0 or 1, which every vocabulary has.
@@ -62,7 +64,8 @@ def synthetic(spec: InputSpec, shape: Sequence[int | None], count: int, seed: in
         spec: The input.
         shape: Its shape with the batch axis; free axes get the length 1.
         count: How many.
-        seed: Seed of the random numbers.
+        seed: Seed of the random numbers; each input needs its own, else two inputs of one shape
+            get equal values and swapping them goes unseen.
     """
     generator = np.random.default_rng(seed)
     if spec.image is not None:
@@ -75,20 +78,20 @@ def synthetic(spec: InputSpec, shape: Sequence[int | None], count: int, seed: in
     return generator.integers(0, 2, size).astype(spec.dtype)
 
 
-def write_raw(bundle: Path, sample_id: str, name: str, raw: Array) -> str:
+def write_raw(bundle: Path, sample_id: str, name: str, raw: Array, *, is_pixels: bool) -> str:
     """Stores one raw input and returns its path in the bundle.
 
     Args:
         bundle: The bundle's folder.
         sample_id: The sample's id.
         name: The input's name.
-        raw: Pixels `uint8[h, w]` or `[h, w, 1|3]`, stored as PNG; anything else is the model's
-            input and is stored as `.npy`.
+        raw: Pixels `uint8[h, w]` or `[h, w, 1|3]`, stored as PNG, or the model's input without
+            the batch axis, stored as `.npy`.
+        is_pixels: Which of both: a model's input may be uint8 `[h, w, 3]` too.
     """
-    is_image = raw.dtype == np.uint8 and raw.ndim in (2, 3)
-    path = f"golden/{sample_id}.{name}.{'png' if is_image else 'npy'}"
+    path = f"golden/{sample_id}.{name}.{'png' if is_pixels else 'npy'}"
     (bundle / "golden").mkdir(exist_ok=True)
-    if is_image:
+    if is_pixels:
         from PIL import Image
 
         squeezed = raw[..., 0] if raw.ndim == 3 and raw.shape[-1] == 1 else raw
@@ -106,7 +109,7 @@ def tolerances(
     Args:
         artifact: The artifact.
         outputs: The model's outputs.
-        spread: The range (maximum - minimum) of each output of the source model.
+        spread: The `metrics.output_range` of each output of the source model.
     """
     steps = {end.name: end.scale for end in artifact.io if end.role == "output"}
     mode = artifact.quantization.mode if artifact.quantization else "float32"
@@ -123,12 +126,40 @@ def tolerances(
     return found
 
 
+def arrays(
+    recorded: Mapping[str, Mapping[str, Sequence[float | None]]],
+    samples: Sequence[Sample],
+    source: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Returns the values that a runner recorded for one artifact as float32 `[N, ...]` by output.
+
+    Args:
+        recorded: Flat values by sample id and output name; JSON's null is NaN.
+        samples: The samples, in the order of the rows.
+        source: The source model's outputs, for their names and shapes.
+
+    Raises:
+        PackagerError: A sample or an output is missing, or has another number of values.
+    """
+    found = {}
+    for name, wanted in source.items():
+        rows = [recorded.get(sample.id, {}).get(name, ()) for sample in samples]
+        sizes = {len(row) for row in rows}
+        if sizes != {wanted[0].size}:
+            raise PackagerError(
+                f"output {name!r}: expected {wanted[0].size} values for each of {len(samples)}"
+                f" samples, the runner recorded {sorted(sizes)}"
+            )
+        found[name] = np.array(rows, dtype=np.float32).reshape(wanted.shape)
+    return found
+
+
 def write(
     bundle: Path,
     samples: Sequence[Sample],
-    source: dict[str, Array],
-    recorded: Values,
-    tolerance: dict[str, dict[str, float]],
+    source: Mapping[str, Array],
+    recorded: Mapping[str, Mapping[str, Array]],
+    tolerance: Mapping[str, dict[str, float]],
     *,
     is_synthetic: bool,
 ) -> None:
@@ -138,18 +169,12 @@ def write(
         bundle: The bundle's folder.
         samples: The samples.
         source: The source model's outputs, `[N, ...]` by output name, in the samples' order.
-        recorded: Each artifact's flat values by artifact id, sample id and output name.
+        recorded: Each artifact's outputs, by artifact id. One with NaN or infinite values is
+            left out: JSON cannot hold them, and nothing can be compared with them.
         tolerance: By artifact id and output name.
         is_synthetic: The inputs are random.
     """
-    per_artifact = {
-        artifact: {
-            name: np.array([values[s.id][name] for s in samples], dtype=np.float32)
-            for name in source
-        }
-        for artifact, values in recorded.items()
-        if all(s.id in values for s in samples)
-    }
+    stored = {artifact: found for artifact, found in recorded.items() if is_finite(found)}
     entries = []
     for row, sample in enumerate(samples):
         entry: dict[str, Any] = {"id": sample.id, "inputs": sample.files}
@@ -157,17 +182,22 @@ def write(
             entry["label"] = sample.label
         entry["outputs"] = {n: _stored(bundle, "source", n, a, row) for n, a in source.items()}
         entry["artifacts"] = {
-            artifact: {n: _stored(bundle, artifact, n, a, row) for n, a in arrays.items()}
-            for artifact, arrays in per_artifact.items()
+            artifact: {n: _stored(bundle, artifact, n, a, row) for n, a in found.items()}
+            for artifact, found in stored.items()
         }
         entries.append(entry)
     document = {
         "schema": 1,
         "synthetic": is_synthetic,
         "samples": entries,
-        "tolerances": tolerance,
+        "tolerances": {artifact: tolerance[artifact] for artifact in stored},
     }
     write_json(document, bundle / GOLDEN)
+
+
+def is_finite(outputs: Mapping[str, Array]) -> bool:
+    """Whether no value of any output is NaN or infinite."""
+    return all(bool(np.isfinite(array).all()) for array in outputs.values())
 
 
 def _stored(bundle: Path, owner: str, name: str, values: Array, row: int) -> Any:

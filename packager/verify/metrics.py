@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 1024
 # Two regression outputs agree when they differ by at most this share of the output's range.
 REGRESSION_TOLERANCE = 0.02
+# Values that differ by less than this share of their magnitude differ by float32's rounding only.
+_CONSTANT_SHARE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,41 @@ class Task:
         return self.outputs[0]
 
 
-def measure(task: Task, source: Path, artifact: Path, targets: Array | None) -> dict[str, float]:
+def load(folder: Path, output: OutputSpec) -> Array:
+    """Returns an output's array `[N, ...]` in a folder of `<output>.npy`, memory-mapped."""
+    array: Array = np.load(folder / f"{output.name}.npy", mmap_mode="r")
+    return array
+
+
+def output_range(outputs: Array) -> float:
+    """Returns maximum - minimum of outputs `[N, ...]`, always positive.
+
+    Outputs that are constant but for float32's rounding have no range; their magnitude stands in,
+    and 1 for zeros.
+    """
+    low, high = np.inf, -np.inf
+    for block, _ in _blocks(outputs):
+        low, high = min(low, float(block.min())), max(high, float(block.max()))
+    magnitude = max(abs(low), abs(high))
+    spread = high - low
+    return spread if spread > _CONSTANT_SHARE * magnitude else magnitude or 1.0
+
+
+def measure(
+    task: Task,
+    source: Path,
+    artifact: Path,
+    targets: Array | None,
+    ranges: Mapping[str, float],
+) -> dict[str, float]:
     """Compares two folders of `<output>.npy` arrays `[N, ...]`, block by block.
 
     Args:
         task: What the outputs mean.
-        source: The source model's outputs.
+        source: The source model's outputs; they are finite.
         artifact: The artifact's outputs, float32.
-        targets: Labels `[N]`, multi-hot labels `[N, classes]`, values, or None.
+        targets: As `datasets.targets.fit` returns them, or None.
+        ranges: The `output_range` of each output of the source model, by name.
 
     Returns:
         `max_abs_diff` and `mean_abs_diff` in the output's units, `range_diff` (the largest
@@ -47,47 +76,53 @@ def measure(task: Task, source: Path, artifact: Path, targets: Array | None) -> 
         `accuracy` and `drop` (0..1), or `mean_abs_error` for a regression. `non_finite` counts
         the artifact's values that are NaN or infinite; everything else is absent then.
     """
-    differences = [_difference(spec.name, source, artifact) for spec in task.outputs]
-    non_finite = sum(d.non_finite for d in differences)
+    non_finite = sum(_non_finite(load(artifact, spec)) for spec in task.outputs)
     if non_finite:
         return {"non_finite": float(non_finite)}
-    found = {
-        "max_abs_diff": max(d.largest for d in differences),
-        "mean_abs_diff": sum(d.total for d in differences) / sum(d.count for d in differences),
-        "range_diff": max(d.largest / d.spread for d in differences),
+    differences = {
+        spec.name: _difference(load(source, spec), load(artifact, spec)) for spec in task.outputs
     }
-    ours = np.load(artifact / f"{task.main.name}.npy", mmap_mode="r")
-    theirs = np.load(source / f"{task.main.name}.npy", mmap_mode="r")
-    found["agreement"] = _agreement(task, theirs, ours)
+    found = {
+        "max_abs_diff": max(d.largest for d in differences.values()),
+        "mean_abs_diff": (
+            sum(d.total for d in differences.values()) / sum(d.count for d in differences.values())
+        ),
+        "range_diff": max(d.largest / ranges[name] for name, d in differences.items()),
+    }
+    theirs, ours = load(source, task.main), load(artifact, task.main)
+    found["agreement"] = _agreement(task, theirs, ours, ranges[task.main.name])
     if targets is not None and task.kind in ("classification", "binary", "multilabel"):
-        reference = accuracy(task, theirs, targets)
         found["accuracy"] = accuracy(task, ours, targets)
-        found["drop"] = reference - found["accuracy"]
+        found["drop"] = accuracy(task, theirs, targets) - found["accuracy"]
     elif targets is not None and task.kind == "regression":
-        found["mean_abs_error"] = float(np.mean(np.abs(ours - _like(targets, ours))))
+        error = _difference(targets, ours)
+        found["mean_abs_error"] = error.total / error.count
     return found
 
 
 def accuracy(task: Task, outputs: Array, targets: Array) -> float:
     """Share of right answers: top-1, the right side of the threshold, or right labels."""
-    right = 0.0
+    right = total = 0
     for block, rows in _blocks(outputs):
         answers = decide(task, block)
-        wanted = np.asarray(targets[rows])
-        if task.kind != "classification":
-            wanted = _like(wanted, answers).astype(bool)
-        right += float(np.sum(np.mean(answers == wanted, axis=tuple(range(1, answers.ndim)))))
-    return right / len(outputs)
+        wanted = np.asarray(targets[rows]).astype(answers.dtype).reshape(answers.shape)
+        right += int(np.count_nonzero(answers == wanted))
+        total += answers.size
+    return right / total
 
 
 def decide(task: Task, outputs: Array) -> Array:
-    """The answer: class numbers `[N]`, or booleans of the outputs' shape."""
+    """The answer: class numbers int64 `[N]`, or booleans of the outputs' shape.
+
+    A score counts from the threshold on (`>=`), in float64, exactly as in `edge/run.py`.
+    """
     if task.kind == "classification":
-        return np.asarray(np.argmax(outputs.reshape(len(outputs), -1), axis=1))
+        return np.argmax(outputs.reshape(len(outputs), -1), axis=1).astype(np.int64)
+    scores = outputs.astype(np.float64)
     if task.main.activation == "logits":
-        # sigmoid(x) > t  <=>  x > log(t / (1 - t)), without overflow.
-        return np.asarray(outputs > np.log(task.threshold / (1 - task.threshold)))
-    return np.asarray(outputs > task.threshold)
+        # sigmoid(x) = (1 + tanh(x / 2)) / 2, and tanh cannot overflow.
+        scores = (1.0 + np.tanh(scores / 2)) / 2
+    return np.asarray(scores >= task.threshold)
 
 
 @dataclass(frozen=True)
@@ -95,48 +130,38 @@ class _Difference:
     largest: float
     total: float
     count: int
-    spread: float
-    non_finite: int
 
 
-def _difference(name: str, source: Path, artifact: Path) -> _Difference:
-    theirs = np.load(source / f"{name}.npy", mmap_mode="r")
-    ours = np.load(artifact / f"{name}.npy", mmap_mode="r")
+def _difference(theirs: Array, ours: Array) -> _Difference:
     largest = total = 0.0
-    count = non_finite = 0
-    low, high = np.inf, -np.inf
+    count = 0
     for block, rows in _blocks(theirs):
         wanted = block.astype(np.float64)
-        got = np.asarray(ours[rows], dtype=np.float64).reshape(wanted.shape)
-        non_finite += int(got.size - np.count_nonzero(np.isfinite(got)))
-        gap = np.abs(got - wanted)
+        gap = np.abs(np.asarray(ours[rows], dtype=np.float64).reshape(wanted.shape) - wanted)
         largest, total = max(largest, float(gap.max())), total + float(gap.sum())
         count += gap.size
-        low, high = min(low, float(wanted.min())), max(high, float(wanted.max()))
-    # A constant output has no range; its magnitude stands in.
-    spread = high - low or max(abs(high), 1.0)
-    return _Difference(largest, total, count, spread, non_finite)
+    return _Difference(largest, total, count)
 
 
-def _agreement(task: Task, theirs: Array, ours: Array) -> float:
-    same = 0.0
-    tolerance = REGRESSION_TOLERANCE * float(np.ptp(theirs) or 1.0)
+def _non_finite(outputs: Array) -> int:
+    return sum(block.size - int(np.isfinite(block).sum()) for block, _ in _blocks(outputs))
+
+
+def _agreement(task: Task, theirs: Array, ours: Array, spread: float) -> float:
+    same = total = 0
     for block, rows in _blocks(theirs):
         other = np.asarray(ours[rows]).reshape(block.shape)
         if task.kind in ("regression", "none"):
-            equal = np.abs(other - block) <= tolerance
+            gap = np.abs(other.astype(np.float64) - block)
+            equal = gap <= REGRESSION_TOLERANCE * spread
         else:
             equal = decide(task, other) == decide(task, block)
-        same += float(np.sum(np.mean(equal, axis=tuple(range(1, equal.ndim)))))
-    return same / len(theirs)
+        same += int(np.count_nonzero(equal))
+        total += equal.size
+    return same / total
 
 
 def _blocks(array: Array) -> Iterator[tuple[Array, slice]]:
     for start in range(0, len(array), _BLOCK):
         rows = slice(start, start + _BLOCK)
         yield np.asarray(array[rows]), rows
-
-
-def _like(targets: Array, outputs: Array) -> Array:
-    """Targets in the shape of the outputs: `[N]` beside `[N, 1]`, for instance."""
-    return np.asarray(targets).reshape(outputs.shape)

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from packager.errors import ConversionError, UnsupportedError
 from packager.loaders import layer_graph
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
-from packager.targets import tfjs_layers
+from packager.targets import select, tfjs_layers
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -219,6 +219,58 @@ def test_a_reference_to_no_call_is_an_error() -> None:
     )
     with pytest.raises(ConversionError, match="layer 'out'"):
         tfjs_layers.check(wrong)
+
+
+def test_a_used_second_output_is_a_reason_beside_the_others(tmp_path: Path) -> None:
+    x, halves = TensorRef("x", 0, 0), TensorRef("halves", 0, 0)
+    dense = {"units": 2, "use_bias": False, "activation": "linear"}
+    kernel = {"kernel": np.eye(4, 2, dtype=np.float32)}
+    layers = (
+        Layer("InputLayer", "x", {"batch_shape": [None, 4], "dtype": "float32"}),
+        Layer("Dense", "halves", {"name": "halves", **dense}, (Call((x,)),), kernel),
+        Layer("Dense", "end", {"name": "end", **dense}, (Call((TensorRef("halves", 0, 1),)),)),
+        Layer("LSTM", "memory", {"name": "memory"}, (Call((halves,)),)),
+    )
+    ends = (TensorRef("end", 0, 0), TensorRef("memory", 0, 2))
+    graph = LayerGraph("model", "Functional", layers, (x,), ends)
+    reasons = tfjs_layers.check(graph)
+    assert [reason.partition(":")[0] for reason in reasons] == [
+        "layer 'halves' (Dense)",
+        "layer 'memory' (LSTM)",
+    ]
+    assert "first of its outputs" in reasons[0]
+    with pytest.raises(UnsupportedError, match="layer 'halves'") as caught:
+        tfjs_layers.write(graph, tmp_path / "tfjs", card=CARD)
+    assert "layer 'memory'" in caught.value.message
+    assert "--only saved_model --only tflite" in caught.value.hint
+
+
+def test_a_nested_model_called_with_a_mask_is_a_reason() -> None:
+    x, mask = TensorRef("x", 0, 0), TensorRef("mask", 0, 0)
+    inside = dense_graph()
+    layers = (
+        Layer("InputLayer", "x", {"batch_shape": [None, 4], "dtype": "float32"}),
+        Layer("InputLayer", "mask", {"batch_shape": [None, 4], "dtype": "bool"}),
+        Layer("Functional", "inside", {}, (Call((x, mask)),), graph=inside),
+    )
+    graph = LayerGraph("m", "Functional", layers, (x, mask), (TensorRef("inside", 0, 0),))
+    (reason,) = tfjs_layers.check(graph)
+    assert reason.startswith("layer 'inside' (Functional): the nested model takes 1 tensors")
+
+
+def test_the_hint_is_a_command_line_that_is_read(tmp_path: Path) -> None:
+    graph = dense_graph()
+    tanh = replace(graph.layers[2], config={**graph.layers[2].config, "activation": "celu"})
+    with pytest.raises(UnsupportedError) as caught:
+        tfjs_layers.write(replace(graph, layers=(*graph.layers[:2], tanh)), tmp_path, card=CARD)
+    words = caught.value.hint.partition(": ")[2].split()
+    only = [word for flag, word in zip(words[::2], words[1::2], strict=True) if flag == "--only"]
+    assert {target.id for target in select(only, calibrated=False).targets} == {
+        "saved_model",
+        "tflite/float32",
+        "tflite/float16",
+        "tflite/dynamic_int8",
+    }
 
 
 @pytest.mark.tf

@@ -44,6 +44,9 @@ def whole_models() -> Iterator[Case]:
     yield Case("input_is_output", input_is_output)
     yield Case("custom_layer", custom, "custom code")
     yield Case("nan_weight", nan_weight, "NaN")
+    yield Case("lstm_state", lstm_state, "layer 'memory' (LSTM)")
+    yield Case("split", split, "(Split)")
+    yield Case("nested_state", nested_state, "layer 'inside/memory' (LSTM)")
     yield Case("several_reasons", several_reasons, "layer 'up' (UpSampling2D)")
 
 
@@ -175,6 +178,35 @@ def nan_weight() -> Any:
     model = keras.Sequential([keras.Input(FLAT, name="x"), keras.layers.Dense(3, name="broken")])
     model.layers[-1].bias.assign(np.array([1, np.nan, 2], "float32"))
     return model
+
+
+def lstm_state() -> Any:
+    import keras
+    from keras import layers as k
+
+    steps = keras.Input(STEPS, name="x")
+    sequence, _, state = k.LSTM(4, return_state=True, return_sequences=True, name="memory")(steps)
+    return keras.Model(steps, [k.Flatten()(sequence), k.Dense(2)(state)])
+
+
+def split() -> Any:
+    import keras
+
+    x = keras.Input((8,), name="x")
+    first, second = keras.ops.split(x, 2, axis=1)
+    return keras.Model(x, keras.layers.Add()([first, second]))
+
+
+def nested_state() -> Any:
+    """The nested model's second output is the third output of a layer inside."""
+    import keras
+    from keras import layers as k
+
+    steps = keras.Input(STEPS, name="s")
+    last, _, state = k.LSTM(4, return_state=True, name="memory")(steps)
+    inside = keras.Model(steps, [last, state], name="inside")
+    x = keras.Input(STEPS, name="x")
+    return keras.Model(x, k.Dense(2)(inside(x)[1]))
 
 
 def several_reasons() -> Any:

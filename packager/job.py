@@ -1,0 +1,95 @@
+"""One build under way: what the artifact kinds share while they are made."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packager.bundle import Artifact, Manifest, Refusal
+from packager.children import Child
+from packager.config import Config
+from packager.console import Reporter
+from packager.errors import PackagerError, UnsupportedError
+from packager.samples import Samples
+from packager.targets import Selection, Target
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An artifact that could not be made or verified."""
+
+    id: str
+    error: PackagerError
+
+
+@dataclass
+class Job:
+    """Inputs, folders and child processes of a build, and what it has made so far.
+
+    Attributes:
+        config: The configuration.
+        reporter: Where stages and warnings are shown.
+        selection: The artifacts to make.
+        manifest: What is known of the bundle before the artifacts are.
+        folder: The bundle's folder, not yet published.
+        work: A scratch folder.
+        source: The TensorFlow child, with the model open.
+        litert: The LiteRT child.
+        data: The samples; None until they are prepared.
+        artifacts: What was made.
+        refused: What has no exact form in its format.
+        failures: What should have been made and was not.
+    """
+
+    config: Config
+    reporter: Reporter
+    selection: Selection
+    manifest: Manifest
+    folder: Path
+    work: Path
+    source: Child
+    litert: Child
+    data: Samples | None = None
+    artifacts: list[Artifact] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def making(self, targets: Sequence[Target], stage: str, *files: Path) -> Iterator[list[str]]:
+        """Makes an error the refusal or failure of these targets, and goes on.
+
+        Args:
+            targets: What is lost when this stage fails.
+            stage: Its name on the console.
+            *files: Files and folders that must not stay in the bundle then.
+        """
+        try:
+            with self.reporter.stage(stage) as detail:
+                yield detail
+        except PackagerError as error:
+            for path in files:
+                _remove(path)
+            for target in targets:
+                self._lose(target, error)
+
+    def lost(self, target: Target) -> bool:
+        """Whether a target has been refused or has failed."""
+        return target.id in {r.id for r in self.refused} | {f.id for f in self.failures}
+
+    def _lose(self, target: Target, error: PackagerError) -> None:
+        refused = isinstance(error, UnsupportedError)
+        if refused:
+            self.refused.append(Refusal(target.id, error.message, error.hint))
+        if not refused or self.selection.explicit:
+            self.failures.append(Failure(target.id, error))
+        self.reporter.warn(f"{target.id} {'refused' if refused else 'failed'}: {error.message}")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

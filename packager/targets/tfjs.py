@@ -1,0 +1,48 @@
+"""The TF.js artifact: from the model's layers to `tfjs/layers/`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packager.bundle import Artifact, Runtime
+from packager.console import human_size
+from packager.errors import UnsupportedError
+from packager.loaders import layer_graph
+from packager.targets import tfjs_layers
+
+if TYPE_CHECKING:
+    from packager.children import Pending
+    from packager.job import Job
+
+# The version that web/package-lock.json pins and that verification runs.
+TFJS_VERSION = "4.22.0"
+
+
+def ask(job: Job) -> Pending:
+    """Asks for the model's layers and weights."""
+    return job.source.submit(
+        "write_layer_graph", "describing the layers", folder=job.work / "layers"
+    )
+
+
+def make(job: Job, pending: Pending) -> None:
+    """Writes `model.json` and its shards."""
+    folder = job.folder / "tfjs" / "layers"
+    with job.making(job.selection.of(__name__), "tfjs/layers", job.folder / "tfjs") as detail:
+        if not pending.result():
+            raise UnsupportedError(
+                f"{job.manifest.source.file} has no Keras layers, so the TF.js layers format cannot"
+                " hold it",
+                hint="give the .keras file that it was exported from",
+            )
+        graph = layer_graph.load(job.work / "layers")
+        written = tfjs_layers.write(graph, folder, card=job.manifest.card())
+        detail.append(human_size(written.size_bytes))
+        job.artifacts.append(
+            Artifact(
+                id="tfjs/layers",
+                path=written.model_json.relative_to(job.folder).as_posix(),
+                runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
+                size_bytes=written.size_bytes,
+            )
+        )
