@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.9"
-# dependencies = ["ai-edge-litert>=1.4", "numpy", "pillow>=9.1"]
+# dependencies = ["ai-edge-litert>=2.0.3", "numpy", "pillow>=9.1"]
 # ///
 """Runs the TFLite files of a bundle on this machine, and checks that they compute what they should.
 
@@ -10,10 +10,8 @@
     python run.py verify  BUNDLE [--artifact tflite/int8] [--record FILE]
     python run.py run     BUNDLE|FILE.tflite --inputs DIR --outputs DIR
 
-BUNDLE is a folder NAME/VERSION, or NAME for its newest version. A lone .tflite file explains
-itself with the card that is embedded in it. Needs NumPy, one interpreter (ai-edge-litert,
-tflite-runtime or tensorflow) and, for images, Pillow. The formats are in docs/bundle.md.
-
+BUNDLE is a folder NAME/VERSION, or NAME for its newest version; a lone .tflite file holds a card.
+Needs NumPy, one interpreter (ai-edge-litert, tflite-runtime or tensorflow), Pillow for images.
 Exit codes: 0 ok, 1 failure, 2 usage, 3 a sample outside its tolerance, 4 something is missing.
 """
 
@@ -58,9 +56,7 @@ class RunnerError(Exception):
 
     def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.exit_code = exit_code
+        self.message, self.hint, self.exit_code = message, hint, exit_code
 
 
 class SampleError(RunnerError):
@@ -366,6 +362,13 @@ class Bundle:
     facts: Facts
     artifacts: Sequence[Facts]
 
+    def file(self, name: str) -> Path:
+        """Returns the path of one of its files; a name that leads out of the bundle is refused."""
+        path = self.root / name
+        if Path(name).is_absolute() or self.root.resolve() not in path.resolve().parents:
+            raise RunnerError(f"{self.root}: the path {name!r} leads out of the bundle")
+        return path
+
     def artifact(self, wanted: str | None) -> Facts:
         """Returns the wanted artifact; else int8 if it passed its gate, float32, or the first."""
         by_id = {artifact["id"]: artifact for artifact in self.artifacts}
@@ -388,21 +391,21 @@ def open_target(name: str) -> Bundle:
         return Bundle(root, manifest, tflite)
     if not path.is_file():
         raise RunnerError(f"{name}: no such bundle or file", exit_code=USAGE)
-    root = path.resolve().parent.parent
+    real = path.resolve()
+    root = real.parent.parent
     if (root / "manifest.json").is_file():
         bundle = open_target(str(root))
-        here = [a for a in bundle.artifacts if (root / a["path"]).resolve() == path.resolve()]
+        here = [a for a in bundle.artifacts if (root / a["path"]).resolve() == real]
         if here:
             return Bundle(root, bundle.facts, here)
     card = read_card(path)
-    entry = {"id": path.name, "path": path.name, "runtime": card.get("runtime", {})}
-    return Bundle(path.parent, card, [entry])
+    entry = {"id": path.name, "path": real.name, "runtime": card.get("runtime", {})}
+    return Bundle(real.parent, card, [entry])
 
 
 def newest_version(folder: Path) -> Path:
     """Returns the bundle with the highest number in a folder."""
-    found = (path.parent for path in folder.glob("*/manifest.json"))
-    numbered = [path for path in found if re.fullmatch(r"[0-9]+", path.name)]
+    numbered = [p.parent for p in folder.glob("*/manifest.json") if p.parent.name.isdecimal()]
     if not numbered:
         hint = "Give NAME/VERSION, NAME, or a .tflite file."
         raise RunnerError(f"{folder}: no manifest.json here or in a numbered folder", hint, USAGE)
@@ -432,14 +435,13 @@ def read_card(path: Path) -> dict[str, Any]:
         if file.read(8)[4:] != b"TFL3":
             raise RunnerError(f"{path}: not a TFLite file", exit_code=USAGE)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            at = content.find(CARD_MARK)
+            at = -1
             # The mark is also the name of the metadata buffer, so every place is tried.
-            while at >= 0:
+            while (at := content.find(CARD_MARK, at + 1)) >= 0:
                 start = at + len(CARD_MARK) + 4
                 length = int.from_bytes(content[start - 4 : start], "little")
                 with contextlib.suppress(ValueError):
                     return checked(json.loads(content[start : start + length].decode()), path)
-                at = content.find(CARD_MARK, start)
     return {}
 
 
@@ -457,7 +459,7 @@ LAST_FOR_NUMPY_1 = {"ai-edge-litert": "1.0.1", "tflite-runtime": "2.14.0"}
 
 def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
     """Returns name and version of the first installed package that may run the artifact."""
-    # Other packages may load the file and compute something else. A lone file has no list.
+    # Other packages may load the file and compute something else. A lone file's card has the list.
     allowed: Mapping[str, str] | None = artifact["runtime"].get("min_version")
     passed_over: list[str] = []
     for package in [forced] if forced else RUNTIMES:
@@ -511,9 +513,8 @@ def install_command(allowed: Mapping[str, str] | None, forced: str | None) -> st
     for package in (forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES):
         if package and (allowed is None or package in allowed):
             wanted = f"{package}>={allowed[package]}" if allowed else package
-            return f'python -m pip install "{wanted}"' + ' "numpy<2"' * (
-                package == "tflite-runtime"
-            )
+            numpy = ' "numpy<2"' if package == "tflite-runtime" else ""
+            return f'python -m pip install "{wanted}"{numpy}'
     return "Choose another artifact with --artifact."
 
 
@@ -590,14 +591,15 @@ class Tensor:
 class Model:
     """A TFLite file that takes and gives one sample at a time, by the manifest's names."""
 
-    def __init__(self, bundle: Bundle, artifact: Facts, runtime: Facts, threads: int) -> None:
-        path = bundle.root / artifact["path"]
+    def __init__(self, bundle: Bundle, artifact: Facts, forced: str | None, threads: int) -> None:
+        self.runtime = choose_runtime(artifact, forced)
+        path = bundle.file(artifact["path"])
         size = path.stat().st_size if path.is_file() else 0
         listed = bundle.facts.get("files", {}).get(artifact["path"], {}).get("bytes", size)
         # A truncated file can crash an interpreter.
         if not size or size != listed:
             raise RunnerError(f"{path}: {size} bytes, expected {listed}", "Copy it again.")
-        self.interpreter = load_interpreter(runtime, path, threads)
+        self.interpreter = load_interpreter(self.runtime, path, threads)
         inputs, outputs = signature_tensors(self.interpreter)
         self.specs = {spec["name"]: spec for spec in bundle.facts.get("inputs", [])}
         self.inputs = bind(inputs, list(self.specs), path)
@@ -703,7 +705,7 @@ def command_info(args: argparse.Namespace) -> int:
             runtime = choose_runtime(entry, args.runtime)
         except RunnerError as error:
             runtime = {"problem": error.message, "hint": error.hint}
-        size, gate = (bundle.root / entry["path"]).stat().st_size, entry.get("gate", {})
+        size, gate = bundle.file(entry["path"]).stat().st_size, entry.get("gate", {})
         facts = {"id": entry["id"], "size_bytes": size, "gate": gate.get("status")}
         report["artifacts"].append({**facts, "runtime": runtime})
     if args.json:
@@ -725,8 +727,7 @@ SUFFIXES = re.compile(r"(?i)\.(avif|bmp|gif|jpe?g|npy|npz|p[gpn]m|png|tiff?|webp
 def command_predict(args: argparse.Namespace) -> int:
     """Prints one answer a line; a file that cannot be used is reported and the rest goes on."""
     bundle = open_target(args.target)
-    artifact = bundle.artifact(args.artifact)
-    model = Model(bundle, artifact, choose_runtime(artifact, args.runtime), args.threads)
+    model = Model(bundle, bundle.artifact(args.artifact), args.runtime, args.threads)
     exit_code = 0
     for path in expand_paths(args.files):
         try:
@@ -796,7 +797,7 @@ def command_verify(args: argparse.Namespace) -> int:
     files = check_files(bundle)
     broken = {problem["path"] for problem in files["problems"]}
     place = (bundle.facts.get("golden") or {}).get("path")
-    golden = read_json(bundle.root / place) if place else {}
+    golden = read_json(bundle.file(place)) if place else {}
     entries, codes = [], {FAILED} if broken else set()
     for artifact in wanted:
         entry, code = verify_artifact(bundle, artifact, golden, broken, args)
@@ -828,14 +829,14 @@ def check_files(bundle: Bundle) -> dict[str, Any]:
     for name in sorted(listed):
         digest = hashlib.sha256()
         try:
-            with (bundle.root / name).open("rb") as file:
+            with bundle.file(name).open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
             problem = "" if digest.hexdigest() == listed[name]["sha256"] else "changed"
         except FileNotFoundError:
             problem = "missing"
-        except OSError as error:
-            problem = f"unreadable: {error.strerror}"
+        except (OSError, RunnerError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
         if problem:
             problems.append({"path": name, "problem": problem})
     return {"checked": len(listed), "problems": problems}
@@ -852,15 +853,15 @@ def verify_artifact(
             raise RunnerError("the file differs from its hash and was not run")
         if not golden.get("samples"):
             raise RunnerError("the bundle has no golden samples", exit_code=LACKS)
-        runtime = choose_runtime(artifact, args.runtime)
-        model = Model(bundle, artifact, runtime, args.threads)
-        entry["runtime"] = runtime
+        model = Model(bundle, artifact, args.runtime, args.threads)
+        entry["runtime"] = model.runtime
         problems: list[str] = []
         for sample in golden["samples"]:
             files = sample["inputs"].items()
-            outputs = model({name: model.tensor(name, bundle.root / file) for name, file in files})
+            outputs = model({name: model.tensor(name, bundle.file(path)) for name, path in files})
             problems += compare(bundle, golden, sample, outputs, entry)
-            entry["samples"] += 1
+        # Left at 0 when a sample cannot be run: that is no answer about the numbers.
+        entry["samples"] = len(golden["samples"])
         if problems:
             raise RunnerError(problems[0], exit_code=OUTSIDE)
     except (RunnerError, PreprocessError) as error:
@@ -884,7 +885,7 @@ def compare(
     problems = []
     for name, stored in sample.get("artifacts", {}).get(identity, {}).items():
         if isinstance(stored, dict):
-            stored = load_numpy(bundle.root / stored["npy"])[stored["index"]]
+            stored = load_numpy(bundle.file(stored["npy"]))[stored["index"]]
         expected, output = np.asarray(stored, dtype=np.float64).ravel(), outputs[name].ravel()
         if expected.size != output.size:
             raise RunnerError(f"{where} {name} has {output.size} values, not {expected.size}")
@@ -910,9 +911,10 @@ def machine() -> dict[str, Any]:
 def command_run(args: argparse.Namespace) -> int:
     """Runs N samples from DIR/<input>.npy and writes DIR/<output>.npy, one sample at a time."""
     bundle = open_target(args.target)
-    artifact = bundle.artifact(args.artifact)
-    runtime = choose_runtime(artifact, args.runtime)
-    model = Model(bundle, artifact, runtime, args.threads)
+    model = Model(bundle, bundle.artifact(args.artifact), args.runtime, args.threads)
+    unsafe = [name for name in (*model.inputs, *model.outputs) if re.search(r"[/\\]", name)]
+    if unsafe:
+        raise RunnerError(f"{unsafe[0]!r} is the name of a tensor and cannot be that of a file")
     arrays = {name: load_numpy(Path(args.inputs) / f"{name}.npy") for name in model.inputs}
     counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     count = min(counts.values())
@@ -933,7 +935,7 @@ def command_run(args: argparse.Namespace) -> int:
                 # memory map would kill the process.
                 files[name].write(value.astype("<f4").tobytes())
     seconds = time.perf_counter() - started
-    print(json.dumps({"count": count, "seconds": seconds, "runtime": runtime}))
+    print(json.dumps({"count": count, "seconds": seconds, "runtime": model.runtime}))
     return 0
 
 
@@ -987,10 +989,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         known = isinstance(error, (RunnerError, PreprocessError, OSError))
         kind = "the bundle lacks" if isinstance(error, KeyError) else type(error).__name__
-        note(f"error: {error}" if known else f"error: {kind} {error}")
+        text = f"error: {error}" if known else f"error: {kind} {error}"
         hint = getattr(error, "hint", "") if known else "Run with --debug for details."
-        if hint:
-            note(f"  {hint}")
+        note(f"{text}\n  {hint}".rstrip())
         return int(getattr(error, "exit_code", FAILED))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from packager import presets
 from packager.bundle import ImageSpec, InputSpec, OutputSpec
 from packager.errors import ConfigError
-from packager.preprocess import PreprocessError
+from packager.preprocess import CHANNELS, FITS, RESIZE_METHODS, PreprocessError
 
 TASKS = ("classification", "binary", "multilabel", "regression", "none")
 Preprocess = str | Mapping[str, Any] | None
@@ -55,6 +56,7 @@ def declare(
         for e in opened["outputs"]
     )
     kind = task or _recognise(outputs[0], labels)
+    _check_task(kind, outputs[0])
     if outputs[0].activation == "none" and kind in ("classification", "binary", "multilabel"):
         outputs = (replace(outputs[0], activation="logits"), *outputs[1:])
     cut = (0.5 if threshold is None else threshold) if kind in ("binary", "multilabel") else None
@@ -62,14 +64,42 @@ def declare(
 
 
 def _recognise(output: OutputSpec, labels: tuple[str, ...]) -> str:
+    if len(output.shape) > 2:
+        # Scores per pixel or per step are no answer for the sample.
+        return "none"
     size = output.shape[-1] if len(output.shape) > 1 else 1
     if output.activation == "softmax":
-        return "classification"
+        return "none" if size == 1 else "classification"
     if output.activation == "sigmoid":
         return "binary" if size == 1 else "multilabel"
     if labels:
         return "binary" if size == 1 else "classification"
     return "none"
+
+
+def _check_task(task: str, output: OutputSpec) -> None:
+    """Refuses a task whose answers cannot be read from the output."""
+    if task not in ("classification", "binary", "multilabel"):
+        return
+    # An axis of length 1 changes nothing: [batch, 1, 1, classes] is as good.
+    axes = [size for size in output.shape[1:] if size != 1]
+    count = axes[0] if axes else 1
+    where = f"task: the output {output.name!r} of shape {list(output.shape)}"
+    if len(axes) > 1:
+        raise ConfigError(
+            f"{where} has several axes, {task!r} takes one score for each class",
+            hint="leave the task out, or give a model whose output is [batch, classes]",
+        )
+    if task == "binary" and count not in (1, None):
+        raise ConfigError(
+            f"{where} has {count} values, 'binary' takes the one score of the positive class",
+            hint="with two classes that exclude each other: task: classification, two labels",
+        )
+    if task == "classification" and count == 1:
+        raise ConfigError(
+            f"{where} has 1 value, 'classification' takes one for each class",
+            hint="with one score of a positive class: task: binary",
+        )
 
 
 def _with_images(inputs: tuple[InputSpec, ...], preprocess: Preprocess) -> tuple[InputSpec, ...]:
@@ -117,11 +147,10 @@ def image_spec(spec: InputSpec, value: str | Mapping[str, Any]) -> ImageSpec:
         **_preset(given.pop("preset", None), spec),
         **given,
     }  # fmt: skip
-    merged.update(
-        {k: tuple(map(float, _list(merged[k]))) for k in ("scale", "offset") if k in merged}
-    )
+    merged.update({k: _numbers(k, merged[k]) for k in ("scale", "offset") if k in merged})
     image = ImageSpec(**_known(merged))
-    _check(image, spec, count)
+    _check_values(image)
+    _check_fits(image, spec)
     return image
 
 
@@ -145,18 +174,84 @@ def _known(merged: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _check(image: ImageSpec, spec: InputSpec, count: int) -> None:
-    channels = 1 if image.channels == "gray" else 3
-    if count and channels != count:
+def _numbers(key: str, value: Any) -> tuple[float, ...]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    try:
+        # YAML reads 1e-3, without a point, as text.
+        numbers = tuple(float(v) for v in values if not isinstance(v, bool))
+    except (TypeError, ValueError):
+        numbers = ()
+    if len(numbers) != len(values) or not all(map(math.isfinite, numbers)):
         raise ConfigError(
-            f"preprocess: {image.channels} images have {channels} channel(s), the input"
-            f" {spec.name!r} has {count} (shape {list(spec.shape)})"
+            f"preprocess: {key} needs a finite number, or one for each channel, received {value!r}"
         )
-    for field_name in ("scale", "offset"):
-        if len(getattr(image, field_name)) not in (1, channels):
-            raise ConfigError(f"preprocess: {field_name} needs 1 or {channels} numbers")
-    if spec.dtype == "uint8" and image.scale != (1.0,):
-        raise ConfigError(f"preprocess: the input {spec.name!r} is uint8: it takes pixels, 0..255")
+    return numbers
+
+
+def _check_values(image: ImageSpec) -> None:
+    """Checks each field by itself, and that there is a scale and an offset for each channel."""
+    choices = (("channels", CHANNELS), ("resize", RESIZE_METHODS), ("fit", FITS))
+    for key, known in choices:
+        value = getattr(image, key)
+        if value not in known:
+            near = [name for name in known if name.endswith(f":{value}")]
+            raise ConfigError(
+                f"preprocess: {key} {value!r} is not known",
+                hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}",
+            )
+    for key, low, high in (("width", 1, math.inf), ("height", 1, math.inf), ("pad_value", 0, 255)):
+        value = getattr(image, key)
+        if type(value) is not int or not low <= value <= high:
+            wanted = "a positive whole number" if high == math.inf else "a whole number, 0 to 255"
+            raise ConfigError(f"preprocess: {key} needs {wanted}, received {value!r}")
+    for key in ("scale", "offset"):
+        if len(getattr(image, key)) not in (1, _count(image)):
+            raise ConfigError(
+                f"preprocess: {key} needs 1 number or {_count(image)} ({image.channels}),"
+                f" received {len(getattr(image, key))}"
+            )
+
+
+def _check_fits(image: ImageSpec, spec: InputSpec) -> None:
+    """Checks the declaration against the shape and the dtype of the input."""
+    channels = _count(image)
+    shape = spec.shape[1:]
+    # Only one axis can take the size that is left over.
+    if shape.count(None) > 1:
+        raise ConfigError(
+            f"preprocess: the input {spec.name!r} of shape {list(spec.shape)} has several free"
+            " axes, images need a fixed size",
+            hint="save the model with the height and width that it is used with",
+        )
+    # Axes of length 1 change nothing, and a flat input takes the pixels in C order.
+    full = (image.height, image.width, channels)
+    forms = [[n for n in full if n != 1], [math.prod(full)]]
+    axes = [n for n in shape if n != 1]
+    if not any(_same(axes, form) for form in forms):
+        raise ConfigError(
+            f"preprocess: {image.channels} images of {image.width} x {image.height} have {channels}"
+            f" channel(s), [height, width, channels] = {list(full)}; the input {spec.name!r}"
+            f" has the shape {list(spec.shape)}",
+            hint="leave width, height and channels out: the input's shape gives them"
+            if _image_size(spec)
+            else "images are [batch, height, width, 1 or 3] or [batch, height, width]",
+        )
+    raw = set(image.scale) == {1.0} and set(image.offset) == {0.0}
+    if spec.dtype == "uint8" and not raw:
+        raise ConfigError(
+            f"preprocess: the input {spec.name!r} is uint8: it takes pixels, 0..255",
+            hint="preprocess: 0..255",
+        )
+
+
+def _count(image: ImageSpec) -> int:
+    return 1 if image.channels == "gray" else 3
+
+
+def _same(axes: Sequence[int | None], form: Sequence[int]) -> bool:
+    return len(axes) == len(form) and all(
+        own in (None, n) for own, n in zip(axes, form, strict=True)
+    )
 
 
 def _image_size(spec: InputSpec) -> tuple[int, int, int] | None:
@@ -167,7 +262,3 @@ def _image_size(spec: InputSpec) -> tuple[int, int, int] | None:
     if len(shape) == 3 and None not in shape and shape[2] in (1, 3):
         return int(shape[0] or 0), int(shape[1] or 0), int(shape[2] or 0)
     return None
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]

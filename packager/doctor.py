@@ -140,4 +140,5 @@ def _first_line(command: list[str]) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return (done.stdout or done.stderr).strip().splitlines()[0] if done.returncode == 0 else ""
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return lines[0] if done.returncode == 0 and lines else ""

@@ -125,7 +125,8 @@ def _labels(config: Config) -> tuple[str, ...]:
     if isinstance(config.labels, str):
         return tuple(read_labels(Path(config.labels)))
     labels = config.labels or ()
-    check_distinct(labels, "labels")
+    if labels:
+        check_distinct(labels, "labels")
     return labels
 
 

@@ -1,7 +1,8 @@
 """Which interpreter versions run a `.tflite` file and get the right numbers.
 
-Every entry was found by running files: tests/quantize on the current ai-edge-litert and on
-tflite-runtime 2.14, `make bench` notes on the versions between. An interpreter that refuses a file
+Every entry was found by running the operators of tests/quantize: on the current ai-edge-litert
+and tflite-runtime 2.14 in the tests, on the versions between by hand (bench/README.md). An
+interpreter that refuses a file
 does no harm; the entries of `_WRONG_BELOW` are those that load it and compute something else.
 """
 

@@ -13,6 +13,7 @@ from packager.bundle import Calibration, InputSpec, Manifest, to_json
 from packager.config import Config, DataSource
 from packager.datasets import Dataset, open_dataset
 from packager.datasets.checks import check_calibration
+from packager.datasets.targets import Answer
 from packager.preprocess import load_image, preprocess
 from packager.verify import golden
 from packager.verify.golden import Sample
@@ -71,22 +72,25 @@ def prepare(
     Raises:
         DataError: A source cannot be used.
     """
-    evaluation = _open(config.evaluation, manifest, targets=True)
-    calibration = _open(config.calibration, manifest, targets=False)
-    if calibration is not None:
+    main = manifest.outputs[0]
+    evaluation = _open(config.evaluation, manifest, Answer(manifest.task, main.shape[1:]))
+    calibration = _open(config.calibration, manifest, None)
+    evaluation_inputs = _write(evaluation, work / "evaluation")
+    calibration_inputs = _write(calibration, work / "calibration")
+    if calibration is not None and calibration_inputs is not None:
         inputs = [to_json(spec) for spec in manifest.inputs]
-        for text in check_calibration(calibration, evaluation, inputs):
+        for text in check_calibration(calibration, evaluation, inputs, calibration_inputs):
             warn(text)
     chosen = _golden(config, manifest, evaluation, folder)
     return Samples(
         golden=chosen,
         golden_inputs=_golden_inputs(chosen, manifest, folder, work / "golden"),
         synthetic=evaluation is None,
-        evaluation_inputs=_write(evaluation, work / "evaluation"),
+        evaluation_inputs=evaluation_inputs,
         evaluation_count=evaluation.count if evaluation else 0,
         targets=evaluation.targets if evaluation else None,
         calibration=_provenance(calibration),
-        calibration_inputs=_write(calibration, work / "calibration"),
+        calibration_inputs=calibration_inputs,
     )
 
 
@@ -97,7 +101,7 @@ def read_raw(path: Path, spec: InputSpec) -> Array:
     return np.asarray(np.load(path, allow_pickle=False))
 
 
-def _open(source: DataSource | None, manifest: Manifest, *, targets: bool) -> Dataset | None:
+def _open(source: DataSource | None, manifest: Manifest, answer: Answer | None) -> Dataset | None:
     if source is None:
         return None
     return open_dataset(
@@ -105,7 +109,7 @@ def _open(source: DataSource | None, manifest: Manifest, *, targets: bool) -> Da
         inputs=[to_json(spec) for spec in manifest.inputs],
         labels=list(manifest.labels),
         limit=source.limit,
-        expects_targets=targets,
+        answer=answer,
     )
 
 
@@ -127,52 +131,64 @@ def _golden(
     config: Config, manifest: Manifest, evaluation: Dataset | None, folder: Path
 ) -> tuple[Sample, ...]:
     count, seed = config.golden.count, config.golden.seed
+    labels: list[int | None] = [None] * count
     if evaluation is None:
-        shapes = config.model.input_shape
-        arrays = {
-            s.name: golden.synthetic(
-                s,
-                shapes.get(s.name) or shapes.get(s.source_name) or shapes.get("") or s.shape,
-                count,
-                seed,
-            )
-            for s in manifest.inputs
-        }
-        rows = [{name: array[i] for name, array in arrays.items()} for i in range(count)]
-        labels: list[int | None] = [None] * count
+        rows = _synthetic(config, manifest)
     else:
-        indices = golden.choose(evaluation.count, evaluation.targets, count, seed)
+        targets = evaluation.targets if manifest.task in ("classification", "binary") else None
+        indices = golden.choose(evaluation.count, targets, count, seed)
         rows = [_raw(evaluation, i, manifest) for i in indices]
-        labels = [_label(evaluation.targets, i) for i in indices]
+        labels = [None if targets is None else int(targets[i]) for i in indices]
     return tuple(
         Sample(
             id=f"{i:03d}",
-            files={n: golden.write_raw(folder, f"{i:03d}", n, v) for n, v in row.items()},
+            files={
+                name: golden.write_raw(folder, f"{i:03d}", name, raw.values, is_pixels=raw.pixels)
+                for name, raw in row.items()
+            },
             label=label,
         )
         for i, (row, label) in enumerate(zip(rows, labels, strict=True))
     )
 
 
-def _raw(dataset: Dataset, index: int, manifest: Manifest) -> dict[str, Array]:
+@dataclass(frozen=True)
+class _Raw:
+    """One input of a sample: uint8 pixels, or the model's input without the batch axis."""
+
+    values: Array
+    pixels: bool
+
+
+def _synthetic(config: Config, manifest: Manifest) -> list[dict[str, _Raw]]:
+    count, seed = config.golden.count, config.golden.seed
+    shapes = config.model.input_shape
+    arrays = {
+        s.name: golden.synthetic(
+            s,
+            shapes.get(s.name) or shapes.get(s.source_name) or shapes.get("") or s.shape,
+            count,
+            (seed, position),
+        )
+        for position, s in enumerate(manifest.inputs)
+    }
+    return [
+        {s.name: _Raw(arrays[s.name][i], s.image is not None) for s in manifest.inputs}
+        for i in range(count)
+    ]
+
+
+def _raw(dataset: Dataset, index: int, manifest: Manifest) -> dict[str, _Raw]:
     """A sample's pixels where it has pixels, else its model input."""
     raw = dataset.raw(index)
-    values: dict[str, Array] = {}
+    values: dict[str, _Raw] = {}
     for spec in manifest.inputs:
         value = raw[spec.name]
-        if isinstance(value, Path):
-            values[spec.name] = load_image(value)
-        elif value.dtype == np.uint8 and spec.image is not None:
-            values[spec.name] = value
+        if isinstance(value, Path) or (value.dtype == np.uint8 and spec.image is not None):
+            values[spec.name] = _Raw(load_image(value), pixels=True)
         else:
-            values[spec.name] = dataset.sample(index)[spec.name]
+            values[spec.name] = _Raw(dataset.sample(index)[spec.name], pixels=False)
     return values
-
-
-def _label(targets: Array | None, index: int) -> int | None:
-    if targets is None or targets.ndim != 1 or targets.dtype.kind not in "iu":
-        return None
-    return int(targets[index])
 
 
 def _golden_inputs(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packager.datasets.dataset import Dataset
+from packager.datasets.sources import ArraySource, read_npy
 from packager.errors import DataError
 
 FEW_SAMPLES = 100
@@ -43,14 +45,18 @@ class Range:
 
 
 def check_calibration(
-    calibration: Dataset, evaluation: Dataset | None, inputs: Sequence[Mapping[str, Any]]
+    calibration: Dataset,
+    evaluation: Dataset | None,
+    inputs: Sequence[Mapping[str, Any]],
+    written: Path,
 ) -> list[str]:
     """Checks a calibration set before it is used.
 
     Args:
-        calibration: Its samples are read once; they must be finite.
+        calibration: The samples; they must be finite.
         evaluation: No sample may be in both sets, from whatever kind of source.
         inputs: The manifest's `inputs`.
+        written: Where `calibration.write_inputs` wrote them: preprocessing once is enough.
 
     Returns:
         Warnings: few samples, or values that look like pixels that were never scaled.
@@ -59,9 +65,13 @@ def check_calibration(
         DataError: Constant data, values that contradict the declared preprocessing, a sample
             that cannot be read, or one that is in the evaluation set too.
     """
-    ranges = {spec["name"]: Range() for spec in inputs}
-    for index in range(calibration.count):
-        for name, value in calibration.sample(index).items():
+    names = [spec["name"] for spec in inputs]
+    ranges = dict.fromkeys(names, Range())
+    samples = ArraySource(
+        calibration.source, {name: read_npy(written / f"{name}.npy") for name in names}
+    )
+    for index in range(samples.count):
+        for name, value in samples.raw(index).items():
             ranges[name] = ranges[name].widened(value)
     _check_not_constant(calibration, ranges, inputs)
     warnings = _check_ranges(calibration, ranges, inputs)

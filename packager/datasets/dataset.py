@@ -22,7 +22,7 @@ from packager.datasets.sources import (
     read_npy,
     read_npz,
 )
-from packager.datasets.targets import check_targets
+from packager.datasets.targets import Answer, check_targets
 from packager.errors import DataError
 from packager.preprocess import PreprocessError, preprocess
 from packager.presets import PRESETS
@@ -40,7 +40,7 @@ class Dataset:
     Attributes:
         source: The source's last path part, or `module:function`.
         count: Number of samples.
-        targets: int64 [N] class numbers, float32 [N, ...] values, or None.
+        targets: As `targets.check_targets` returns them, or None.
         classes: Names of the class folders, sorted; empty for other sources.
     """
 
@@ -133,7 +133,7 @@ def open_dataset(
     inputs: Sequence[InputSpec],
     labels: Sequence[str],
     limit: int | None = None,
-    expects_targets: bool,
+    answer: Answer | None = None,
 ) -> Dataset:
     """Opens a calibration or evaluation set.
 
@@ -143,16 +143,17 @@ def open_dataset(
         inputs: The manifest's `inputs`.
         labels: The manifest's labels; may be empty.
         limit: At most so many samples: a seeded choice, or the first ones of a function.
-        expects_targets: Read and check the targets. A source without them has `targets` None.
+        answer: What the targets are compared with; None: they are not read. A source without
+            targets has `targets` None.
 
     Raises:
         DataError: The source is missing, empty, unreadable or does not fit the model.
     """
-    name, samples, targets, classes = _open(source, inputs, labels, limit, expects_targets)
+    name, samples, targets, classes = _open(source, inputs, labels, limit, answer)
     if samples.count == 0:
         raise DataError(f"{source}: no samples in it")
-    if targets is not None:
-        targets = check_targets(targets, samples.count, labels, source)
+    if targets is not None and answer is not None:
+        targets = check_targets(targets, samples.count, labels, answer, source)
     indices: Sequence[int] = range(samples.count)
     if limit is not None and limit < samples.count:
         # The first ones would be a single class where the source is sorted by class.
@@ -169,13 +170,13 @@ def _open(
     inputs: Sequence[InputSpec],
     labels: Sequence[str],
     limit: int | None,
-    with_targets: bool,
+    answer: Answer | None,
 ) -> tuple[str, Source, Array | None, tuple[str, ...]]:
     path = Path(source)
     if FUNCTION.fullmatch(source) and not path.exists():
         names = [spec["name"] for spec in inputs]
         called, targets = call_function(source, names, NO_LIMIT if limit is None else limit)
-        return source, called, targets if with_targets else None, ()
+        return source, called, targets if answer else None, ()
     if not path.exists():
         raise DataError(
             f"{source}: no such file or folder",
@@ -183,8 +184,8 @@ def _open(
         )
     if path.is_dir():
         name = _only_input(inputs, source)["name"]
-        return path.name, *open_folder(path, name, labels, with_targets=with_targets)
-    return path.name, *_open_file(path, inputs, labels, with_targets=with_targets), ()
+        return path.name, *open_folder(path, name, labels, answer)
+    return path.name, *_open_file(path, inputs, labels, with_targets=answer is not None), ()
 
 
 def _open_file(

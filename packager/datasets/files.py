@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packager.datasets.sources import IMAGE_SUFFIXES, ArraySource, FileSource, Source, Spool
-from packager.datasets.targets import folder_classes
+from packager.datasets.targets import Answer, folder_classes
 from packager.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -21,13 +21,13 @@ PATH_COLUMN = "path"
 
 
 def open_folder(
-    folder: Path, input_name: str, labels: Sequence[str], *, with_targets: bool
+    folder: Path, input_name: str, labels: Sequence[str], answer: Answer | None
 ) -> tuple[FileSource, Array | None, tuple[str, ...]]:
     """Opens images in `folder` itself, or in one folder per class.
 
     Returns:
         The source in the order of the paths; class numbers int64 [N], or None for a flat folder
-        or without `with_targets`; the names of the class folders, sorted.
+        or without `answer`; the names of the class folders, sorted.
 
     Raises:
         DataError: No images, images on both levels, or a folder that no label names.
@@ -45,9 +45,9 @@ def open_folder(
         raise DataError(f"{folder}: no images here; looked for {suffixes}")
     paths = flat + [path for group in groups.values() for path in group]
     source = FileSource(input_name, tuple(paths))
-    if flat or not with_targets:
+    if flat or answer is None:
         return source, None, tuple(groups)
-    numbers = folder_classes(list(groups), labels, str(folder))
+    numbers = folder_classes(list(groups), labels, answer, str(folder))
     targets = np.repeat(np.array(numbers, np.int64), [len(group) for group in groups.values()])
     return source, targets, tuple(groups)
 

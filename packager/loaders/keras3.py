@@ -59,7 +59,10 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
             hint="the function must return a Keras 3 model",
         ) from error
     if not isinstance(model, keras.Model):
-        raise ModelError(f"{source} returned {type(model).__name__}, expected a keras.Model")
+        raise ModelError(
+            f"{source} returned {type(model).__name__}, expected a keras.Model",
+            hint="return the model from the function",
+        )
     return open_model(model, source, "callable", f"keras {keras.__version__}")
 
 
@@ -76,6 +79,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
     if not model.inputs or not model.outputs:
         raise ModelError(f"{source}: the model is empty: it has no layers")
     check_weights(model.variables, source)
+    _refuse_channels_first(model, source)
     inputs = _ends(model.inputs, "input")
     outputs = _ends(model.outputs, "output")
     _make_scopes(model)
@@ -159,6 +163,20 @@ def _is_graph(model: Any) -> bool:
     if isinstance(model, keras.Sequential):
         return bool(model.built and model.layers)
     return isinstance(model, keras.src.models.Functional)
+
+
+def _refuse_channels_first(model: Any, source: str) -> None:
+    """TensorFlow convolves and pools NCHW only on GPUs; TFLite and TF.js do not do it at all."""
+    for layer in model._flatten_layers(include_self=False):
+        kind = type(layer).__name__
+        first = getattr(layer, "data_format", "") == "channels_first"
+        if first and ("Conv" in kind or kind.startswith(("MaxPool", "AveragePool"))):
+            raise ModelError(
+                f"{source}: the layer {layer.name!r} ({kind}) has data_format='channels_first',"
+                " which runs on GPUs only",
+                hint="build the model with channels_last and copy the weights: their shapes are"
+                " the same",
+            )
 
 
 def _make_scopes(model: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from packager import tflite_file
 from packager.bundle import to_json
 from packager.children import serve
-from packager.errors import ConversionError
+from packager.errors import ConversionError, UnsupportedError
 from packager.quantize.recipes import RECIPES
 
 SIGNATURE = tflite_file.SIGNATURE.decode()
@@ -140,8 +140,22 @@ def _checked(model: Any, mode: str) -> dict[str, Any]:
             problems.append(f"{end.role} {end.name} is {end.dtype}, not {expected}")
     if problems:
         raise ConversionError(f"tflite/{mode}: {'; '.join(problems[:3])}")
+    if not _kept_its_promise(description, mode):
+        raise UnsupportedError(
+            f"tflite/{mode}: none of the operators {', '.join(description.ops)} has a {mode} form",
+            hint="use tflite/float32 for this model",
+        )
     answer: dict[str, Any] = to_json(description)
     return answer
+
+
+def _kept_its_promise(description: tflite_file.Description, mode: str) -> bool:
+    """Whether quantization changed anything: a recipe without a matching rule says nothing."""
+    if mode == "float16":
+        return description.ops.get("DEQUANTIZE", 0) > 0
+    if mode == "dynamic_int8":
+        return bool(description.hybrid_ops)
+    return mode == "float32" or description.integer_op_share > 0
 
 
 if __name__ == "__main__":

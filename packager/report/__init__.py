@@ -61,7 +61,8 @@ def merge(folder: Path, result_file: Path) -> None:
     if foreign:
         raise UsageError(
             f"{result_file} is about other artifacts than {document['name']}/"
-            f"{document['version']}: {', '.join(foreign)}"
+            f"{document['version']}: {', '.join(foreign)}",
+            hint="merge it into the bundle that was verified",
         )
     others = [r for r in document["results"] if not _same_place(r, result)]
     document["results"] = [*others, result]
@@ -70,12 +71,17 @@ def merge(folder: Path, result_file: Path) -> None:
 
 def machine() -> dict[str, str]:
     """Names this machine, as the runners do."""
-    return {"system": platform.system(), "machine": platform.machine(), "node": platform.node()}
+    return {"system": platform.system(), "machine": platform.machine()}
 
 
 def _check_result(result: Any, result_file: Path) -> None:
-    needed = {"runner", "runtime", "machine", "artifacts"}
-    if not isinstance(result, dict) or not needed <= set(result):
+    types = {"runner": str, "runtime": (dict, type(None)), "machine": dict, "artifacts": list}
+    is_answer = isinstance(result, dict) and all(
+        key in result and isinstance(result[key], kind) for key, kind in types.items()
+    )
+    if not is_answer or not all(
+        isinstance(a, dict) and {"id", "status"} <= set(a) for a in result["artifacts"]
+    ):
         raise UsageError(
             f"{result_file} is not the JSON answer of a runner's verify",
             hint="make it on the device: python run.py verify BUNDLE --json > device.json",
@@ -87,5 +93,6 @@ def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _write(folder: Path, document: dict[str, Any]) -> None:
+    text = page.render(document)  # first: a document that cannot be shown is not stored
     bundle.write_json(document, folder / JSON_NAME)
-    (folder / HTML_NAME).write_text(page.render(document), encoding="utf-8")
+    (folder / HTML_NAME).write_text(text, encoding="utf-8")

@@ -181,6 +181,9 @@ def _make_variant(job: Job, target: Target, base: Path, described: dict[str, Any
         detail.append(human_size(artifact.size_bytes))
         if target.calibrated:
             detail.append(f"{described['integer_op_share']:.0%} integer operators")
+            if described["float_ops"]:
+                names = ", ".join(described["float_ops"])
+                job.reporter.warn(f"{target.id}: these operators stay float: {names}")
         job.artifacts.append(artifact)
 
 

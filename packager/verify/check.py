@@ -16,9 +16,13 @@ from packager.console import Reporter
 from packager.errors import EnvironmentLacks, PackagerError
 from packager.samples import Samples
 from packager.verify import gates, golden, metrics, runners
-from packager.verify.metrics import Task
+from packager.verify.metrics import Task, output_range
+from packager.verify.runners import Runner
 
 Array = np.ndarray[Any, Any]
+# By artifact id and output name, `[N, ...]`.
+Recorded = dict[str, dict[str, Array]]
+_LARGEST = ("max_abs_diff", "range_diff")
 # Each runner computes on one thread; the machine's cores are shared by this many.
 PARALLEL = 2
 
@@ -66,48 +70,41 @@ def verify_artifacts(
         reporter: Where the stages are shown.
     """
     outputs = {s.name: np.load(source.golden / f"{s.name}.npy") for s in manifest.outputs}
+    measured = source.evaluation or source.golden
+    ranges = {s.name: output_range(metrics.load(measured, s)) for s in manifest.outputs}
     # Without `files` the runners know that this bundle is not finished and has no hashes yet.
     unfinished = {k: v for k, v in bundle.to_json(manifest).items() if k != "files"}
     bundle.write_json(unfinished, folder / bundle.MANIFEST)
-    write_golden(manifest, folder, data, outputs, {})
-    job = _Verification(manifest, folder, work, source, data)
+    golden.write(folder, data.golden, outputs, {}, {}, is_synthetic=data.synthetic)
+    job = _Verification(manifest, folder, work, source, data, outputs, ranges)
     recorded, skipped, failures = job.run_all(reporter)
-    write_golden(manifest, folder, data, outputs, recorded)
+    tolerances = {a.id: golden.tolerances(a, manifest.outputs, ranges) for a in manifest.artifacts}
+    golden.write(folder, data.golden, outputs, recorded, tolerances, is_synthetic=data.synthetic)
     with reporter.stage("compare and gate"):
         artifacts = tuple(job.judge(a, recorded, skipped, failures) for a in manifest.artifacts)
     return Verified(replace(manifest, artifacts=artifacts), failures)
 
 
-def write_golden(
-    manifest: Manifest,
-    folder: Path,
-    data: Samples,
-    outputs: dict[str, Array],
-    recorded: golden.Values,
-) -> None:
-    """Writes `golden/samples.json` with the values recorded so far."""
-    spread = {name: float(np.ptp(a)) or 1.0 for name, a in outputs.items()}
-    tolerance = {
-        a.id: golden.tolerances(a, manifest.outputs, spread)
-        for a in manifest.artifacts
-        if a.id in recorded
-    }
-    golden.write(folder, data.golden, outputs, recorded, tolerance, is_synthetic=data.synthetic)
-
-
 @dataclass
 class _Verification:
+    """One bundle's verification; `outputs` are the source model's on the golden samples.
+
+    `ranges` holds the range of each output, of the evaluation samples if there are any.
+    """
+
     manifest: Manifest
     folder: Path
     work: Path
     source: SourceOutputs
     data: Samples
+    outputs: dict[str, Array]
+    ranges: dict[str, float]
 
     def run_all(
         self, reporter: Reporter
-    ) -> tuple[golden.Values, dict[str, str], dict[str, PackagerError]]:
-        """Runs the runners; returns recorded values, skips and failures by artifact id."""
-        recorded: golden.Values = {}
+    ) -> tuple[Recorded, dict[str, str], dict[str, PackagerError]]:
+        """Runs the runners; returns golden outputs, skips and failures by artifact id."""
+        recorded: Recorded = {}
         skipped: dict[str, str] = {}
         failures: dict[str, PackagerError] = {}
         groups: dict[str, list[Artifact]] = {}
@@ -120,35 +117,73 @@ class _Verification:
                 }
             for name, task in tasks.items():
                 try:
-                    recorded.update(task.result())
+                    recorded[name] = task.result()
                 except EnvironmentLacks as error:
-                    skipped[name] = f"{error.message}: {error.hint}"
-                    reporter.warn(f"{name} was not verified: {error.message} ({error.hint})")
+                    hint = f" ({error.hint})" if error.hint else ""
+                    skipped[name] = error.message + hint
+                    reporter.warn(f"{name} was not verified: {error.message}{hint}")
                 except PackagerError as error:
                     failures[name] = error
                     reporter.warn(f"{name}: {error.message}")
             detail.append(f"{len(recorded)} artifacts")
         return recorded, skipped, failures
 
-    def _run_one(self, artifact: Artifact) -> golden.Values:
-        stem = artifact.id.replace("/", "_")
-        record = self.work / f"{stem}.golden.json"
+    def _run_one(self, artifact: Artifact) -> dict[str, Array]:
+        """Runs an artifact on all samples; returns its outputs on the golden samples."""
+        record = self._path(artifact, "golden.json")
         evaluation = None
         if self.data.evaluation_inputs is not None:
-            outputs = self.work / f"{stem}.evaluation"
-            outputs.mkdir()
-            evaluation = (self.data.evaluation_inputs, outputs)
+            evaluation = (self.data.evaluation_inputs, self._path(artifact, "evaluation"))
+            evaluation[1].mkdir()
         runner = runners.for_kind(artifact.runtime.kind)
         state = runner.record(self.folder, artifact, record, evaluation)
-        if state["status"] not in ("recorded", "passed"):
-            raise PackagerError(f"{artifact.id} cannot be run: {state['reason']}")
-        values: golden.Values = json.loads(record.read_text(encoding="utf-8"))
-        return values
+        if state["status"] == "skipped":
+            raise EnvironmentLacks(f"{artifact.id} cannot be run here: {state['reason']}")
+        if state["status"] == "failed":
+            return self._run_not_finite(artifact, runner, record, state["reason"])
+        if evaluation and self.source.evaluation:
+            self._check_sizes(artifact, evaluation[1], self.source.evaluation)
+        values = json.loads(record.read_text(encoding="utf-8"))[artifact.id]
+        return golden.arrays(values, self.data.golden, self.outputs)
+
+    def _run_not_finite(
+        self, artifact: Artifact, runner: Runner, record: Path, reason: str
+    ) -> dict[str, Array]:
+        """Tells NaN and infinite outputs, which a record leaves out, from what does not run.
+
+        Raises:
+            PackagerError: The outputs are finite, so `reason` is another one.
+        """
+        folder = self._path(artifact, "golden-outputs")
+        folder.mkdir()
+        runner.record(self.folder, artifact, record, (self.data.golden_inputs, folder))
+        if not all((folder / f"{name}.npy").is_file() for name in self.outputs):
+            raise PackagerError(f"{artifact.id} cannot be run: {reason}")
+        self._check_sizes(artifact, folder, self.source.golden)
+        outputs = {
+            spec.name: np.asarray(metrics.load(folder, spec)).reshape(self.outputs[spec.name].shape)
+            for spec in self.manifest.outputs
+        }
+        if golden.is_finite(outputs):
+            raise PackagerError(f"{artifact.id} cannot be run: {reason}")
+        return outputs
+
+    def _check_sizes(self, artifact: Artifact, folder: Path, source: Path) -> None:
+        for spec in self.manifest.outputs:
+            ours, theirs = metrics.load(folder, spec), metrics.load(source, spec)
+            if len(ours) != len(theirs) or ours.size != theirs.size:
+                raise PackagerError(
+                    f"{artifact.id}: the output {spec.name!r} has the shape {list(ours.shape)},"
+                    f" the source model's has {list(theirs.shape)}"
+                )
+
+    def _path(self, artifact: Artifact, ending: str) -> Path:
+        return self.work / f"{artifact.id.replace('/', '_')}.{ending}"
 
     def judge(
         self,
         artifact: Artifact,
-        recorded: golden.Values,
+        recorded: Recorded,
         skipped: dict[str, str],
         failures: dict[str, PackagerError],
     ) -> Artifact:
@@ -168,30 +203,34 @@ class _Verification:
         )
         return replace(artifact, metrics=found, gate=gate)
 
-    def _measure(self, artifact: Artifact, values: dict[str, Any]) -> dict[str, float]:
-        task = Task(self.manifest.task, self.manifest.outputs, self.manifest.threshold or 0.5)
-        stem = artifact.id.replace("/", "_")
-        folder = self.work / f"{stem}.golden"
+    def _measure(self, artifact: Artifact, outputs: dict[str, Array]) -> dict[str, float]:
+        threshold = 0.5 if self.manifest.threshold is None else self.manifest.threshold
+        task = Task(self.manifest.task, self.manifest.outputs, threshold)
+        folder = self._path(artifact, "golden")
         folder.mkdir()
-        for spec in self.manifest.outputs:
-            rows = [values[sample.id][spec.name] for sample in self.data.golden]
-            shape = np.load(self.source.golden / f"{spec.name}.npy", mmap_mode="r").shape
-            np.save(folder / f"{spec.name}.npy", np.asarray(rows, np.float32).reshape(shape))
-        labels = _golden_labels(self.data)
-        on_golden = metrics.measure(task, self.source.golden, folder, labels)
+        for name, array in outputs.items():
+            np.save(folder / f"{name}.npy", array)
+        on_golden = metrics.measure(task, self.source.golden, folder, None, self.ranges)
         if self.source.evaluation is None:
-            return {k: v for k, v in on_golden.items() if k not in ("accuracy", "drop")}
-        evaluation = self.work / f"{stem}.evaluation"
-        found = metrics.measure(task, self.source.evaluation, evaluation, self.data.targets)
-        if "non_finite" in on_golden:
             return on_golden
-        # Golden samples took the whole way through the runner's own preprocessing.
-        for name in ("max_abs_diff", "range_diff"):
-            if name in found:
-                found[name] = max(found[name], on_golden[name])
-        return found
+        found = metrics.measure(
+            task,
+            self.source.evaluation,
+            self._path(artifact, "evaluation"),
+            self.data.targets,
+            self.ranges,
+        )
+        return merge(found, on_golden)
 
 
-def _golden_labels(data: Samples) -> Array | None:
-    labels = [sample.label for sample in data.golden]
-    return None if None in labels else np.array(labels)
+def merge(evaluation: dict[str, float], on_golden: dict[str, float]) -> dict[str, float]:
+    """Joins what `metrics.measure` found on both sets of samples.
+
+    The golden samples took the whole way through the runner's own preprocessing, so their largest
+    differences count too.
+    """
+    non_finite = evaluation.get("non_finite", 0.0) + on_golden.get("non_finite", 0.0)
+    if non_finite:
+        return {"non_finite": non_finite}
+    largest = {name: max(evaluation[name], on_golden[name]) for name in _LARGEST}
+    return {**evaluation, **largest}

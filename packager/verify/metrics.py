@@ -117,7 +117,7 @@ def decide(task: Task, outputs: Array) -> Array:
     A score counts from the threshold on (`>=`), in float64, exactly as in `edge/run.py`.
     """
     if task.kind == "classification":
-        return np.argmax(outputs.reshape(len(outputs), -1), axis=1).astype(np.int64)
+        return np.asarray(np.argmax(outputs.reshape(len(outputs), -1), axis=1), np.int64)
     scores = outputs.astype(np.float64)
     if task.main.activation == "logits":
         # sigmoid(x) = (1 + tanh(x / 2)) / 2, and tanh cannot overflow.

@@ -198,8 +198,12 @@ def run(engine: Engine, inputs: Path, outputs: Path, batch: int = DEFAULT_BATCH)
         N.
 
     Raises:
-        EngineError: A file is missing, unreadable or does not fit the signature.
+        EngineError: A file is missing, unreadable or does not fit the signature, or a tensor's
+            name leads to another folder.
     """
+    for name in (*engine.inputs, *engine.outputs):
+        if "/" in name or "\\" in name:
+            raise EngineError(f"{name!r} is the name of a tensor and cannot be that of a file")
     arrays = {name: map_npy(inputs / f"{name}.npy") for name in engine.inputs}
     count = _common_count(arrays)
     outputs.mkdir(parents=True, exist_ok=True)

@@ -64,12 +64,21 @@ def check_files(bundle: Path, files: Mapping[str, Json]) -> Json:
     """Returns how many `files` were checked and which are missing or changed."""
     problems = []
     for name, expected in sorted(files.items()):
-        path = inside(bundle, name)
-        if not path.is_file():
-            problems.append({"path": name, "problem": "missing"})
-        elif path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:
-            problems.append({"path": name, "problem": "changed"})
+        problem = _problem(bundle, name, expected)
+        if problem:
+            problems.append({"path": name, "problem": problem})
     return {"checked": len(files), "problems": problems}
+
+
+def _problem(bundle: Path, name: str, expected: Json) -> str:
+    try:
+        path = inside(bundle, name)
+    except EngineError as error:
+        return str(error)
+    if not path.is_file():
+        return "missing"
+    same = path.stat().st_size == expected["bytes"] and _sha256(path) == expected["sha256"]
+    return "" if same else "changed"
 
 
 def _children(folder: Path) -> Iterator[Path]:
@@ -90,7 +99,7 @@ def read_json(path: Path) -> Json:
 def inside(bundle: Path, name: str) -> Path:
     """Returns the path of a bundle's file; a name that leads out of the bundle is an error."""
     path = (bundle / name).resolve()
-    if not path.is_relative_to(bundle.resolve()):
+    if Path(name).is_absolute() or not path.is_relative_to(bundle.resolve()):
         raise EngineError(f"{bundle}: the path {name!r} leads out of the bundle")
     return path
 

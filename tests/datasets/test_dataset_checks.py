@@ -29,11 +29,13 @@ def image_input(scale=(1 / 255,), offset=(0.0,), declared=True):
 
 def dataset(folder, values, spec, name="data.npz"):
     np.savez(folder / name, x=values)
-    return open_dataset(str(folder / name), inputs=[spec], labels=[], expects_targets=False)
+    return open_dataset(str(folder / name), inputs=[spec], labels=[])
 
 
 def check(folder, values, spec, evaluation=None):
-    return check_calibration(dataset(folder, values, spec), evaluation, [spec])
+    found = dataset(folder, values, spec)
+    found.write_inputs(folder)
+    return check_calibration(found, evaluation, [spec], folder)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +109,7 @@ def test_overlap_is_found_between_files_and_arrays(tmp_path):
     (tmp_path / "images").mkdir()
     Image.fromarray(PIXELS[7]).save(tmp_path / "images/only.png")
     spec = image_input()
-    evaluation = open_dataset(
-        str(tmp_path / "images"), inputs=[spec], labels=[], expects_targets=True
-    )
+    evaluation = open_dataset(str(tmp_path / "images"), inputs=[spec], labels=[])
     with pytest.raises(DataError, match=r"images: 1 of 1 evaluation samples .* sample 7"):
         check(tmp_path, PIXELS, spec, evaluation)
 
@@ -118,10 +118,30 @@ def test_integer_inputs_may_be_constant(tmp_path):
     spec = {"name": "image", "shape": [None, 4, 4, 3], "dtype": "float32", "image": None}
     switch = {"name": "switch", "shape": [None, 1], "dtype": "int32", "image": None}
     np.savez(tmp_path / "a.npz", image=PIXELS / 255, switch=np.ones((120, 1), np.int32))
-    found = open_dataset(
-        str(tmp_path / "a.npz"), inputs=[spec, switch], labels=[], expects_targets=False
-    )
-    assert check_calibration(found, None, [spec, switch]) == []
+    found = open_dataset(str(tmp_path / "a.npz"), inputs=[spec, switch], labels=[])
+    found.write_inputs(tmp_path)
+    assert check_calibration(found, None, [spec, switch], tmp_path) == []
+
+
+def test_each_sample_is_preprocessed_once(tmp_path, monkeypatch):
+    from packager.datasets import dataset as module
+
+    calls = []
+
+    def counted(raw, spec, where):
+        calls.append(where)
+        return original(raw, spec, where)
+
+    original = module.to_input
+    monkeypatch.setattr(module, "to_input", counted)
+    calibration = dataset(tmp_path, PIXELS[:100], image_input())
+    evaluation = dataset(tmp_path, PIXELS[100:], image_input(), "evaluation.npz")
+    calls.clear()
+    for found in (calibration, evaluation):
+        (tmp_path / found.source[:4]).mkdir()
+        found.write_inputs(tmp_path / found.source[:4])
+    check_calibration(calibration, evaluation, [image_input()], tmp_path / "data")
+    assert len(calls) == len(set(calls)) == 120
 
 
 def test_declared_range_spans_all_channels():

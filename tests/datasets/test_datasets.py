@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from packager.datasets import open_dataset
+from packager.datasets.targets import Answer
 from packager.errors import DataError
 
 IMAGE = {
@@ -31,10 +32,14 @@ PIXELS = np.random.default_rng(3).integers(0, 256, (6, 4, 4), dtype=np.uint8)
 LABELS = ["ant", "bee", "cat"]
 
 
-def opened(source, inputs=(IMAGE,), labels=(), limit=None, targets=True):
-    return open_dataset(
-        str(source), inputs=inputs, labels=labels, limit=limit, expects_targets=targets
-    )
+CLASSES = Answer("classification", (3,))
+ANY = Answer("none", (3,))
+VALUE = Answer("regression", (1,))
+
+
+def opened(source, inputs=(IMAGE,), labels=(), limit=None, answer=None):
+    answer = answer or (Answer("classification", (len(labels),)) if labels else ANY)
+    return open_dataset(str(source), inputs=inputs, labels=labels, limit=limit, answer=answer)
 
 
 def save_image(path, pixels):
@@ -85,17 +90,41 @@ def test_class_folders_are_sorted_without_labels(class_folders):
 
 
 def test_class_folders_of_a_binary_model_with_one_label(class_folders):
-    assert opened(class_folders, labels=["cat"]).targets.tolist() == [0, 0, 0, 1, 1, 1]
+    found = opened(class_folders, labels=["cat"], answer=Answer("binary", (1,)))
+    assert found.targets.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_class_folders_need_no_labels_for_calibration(class_folders):
-    found = opened(class_folders, labels=["x", "y"], targets=False)
+    found = open_dataset(str(class_folders), inputs=[IMAGE], labels=["x", "y"])
     assert (found.count, found.targets) == (6, None)
 
 
 def test_decomposed_korean_folder_names_match(tmp_path):
     save_image(tmp_path / unicodedata.normalize("NFD", "고양이") / "a.png", PIXELS[0])
     assert opened(tmp_path, labels=["개", "고양이"]).targets.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("names", "answer", "message"),
+    [
+        (["ant", "cat"], CLASSES, r"2 class folders \(ant, cat\), but 3 classes"),
+        (["2", "9", "10"], CLASSES, r"sorted as texts \(10, 2, 9\) they are in another order"),
+        (["ant", "cat"], VALUE, "the task is a regression"),
+    ],
+)
+def test_class_folders_whose_order_is_not_known(tmp_path, names, answer, message):
+    for name in names:
+        save_image(tmp_path / name / "a.png", PIXELS[0])
+    with pytest.raises(DataError, match=message) as caught:
+        opened(tmp_path, answer=answer)
+    assert caught.value.hint
+
+
+def test_class_folders_with_texts_for_numbers(tmp_path):
+    for name in ("2", "9", "10"):
+        save_image(tmp_path / name / "a.png", PIXELS[0])
+    labels = [str(number) for number in range(11)]
+    assert opened(tmp_path, labels=labels).targets.tolist() == [10, 2, 9]
 
 
 def test_unknown_class_folder(class_folders):
@@ -166,11 +195,11 @@ def test_float_arrays_are_model_input(tmp_path):
 def test_several_inputs_by_name(tmp_path):
     right = np.arange(12, dtype=np.int64).reshape(6, 2)
     np.savez(tmp_path / "a.npz", left=PIXELS, right=right, y=np.linspace(0.5, 3, 6))
-    found = opened(tmp_path / "a.npz", inputs=PAIR)
+    found = opened(tmp_path / "a.npz", inputs=PAIR, answer=VALUE)
     np.testing.assert_array_equal(all_inputs(found, "left"), expected(PIXELS))
     np.testing.assert_array_equal(all_inputs(found, "right"), right)
     assert all_inputs(found, "right").dtype == np.int32
-    np.testing.assert_allclose(found.targets, np.linspace(0.5, 3, 6), rtol=1e-6)
+    np.testing.assert_allclose(found.targets, np.linspace(0.5, 3, 6)[:, None], rtol=1e-6)
 
 
 def test_text_targets_are_labels(tmp_path):
@@ -181,7 +210,8 @@ def test_text_targets_are_labels(tmp_path):
 def test_multilabel_targets_keep_their_shape(tmp_path):
     y = np.array([[1, 0, 1], [0, 1, 1]], np.uint8)
     np.savez(tmp_path / "a.npz", x=PIXELS[:2], y=y)
-    np.testing.assert_array_equal(opened(tmp_path / "a.npz", labels=LABELS).targets, y)
+    found = opened(tmp_path / "a.npz", labels=LABELS, answer=Answer("multilabel", (3,)))
+    np.testing.assert_array_equal(found.targets, y)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +220,8 @@ def test_multilabel_targets_keep_their_shape(tmp_path):
         ({"data": PIXELS}, r"expected the arrays x .*found data"),
         ({"x": PIXELS, "labels": np.zeros(6)}, r"and y for labels.*found labels"),
         ({"x": PIXELS, "y": np.arange(5) % 3}, "6 samples, but 5 targets"),
-        ({"x": PIXELS, "y": np.full(6, 3)}, "class numbers from 3 to 3; with 3 labels"),
-        ({"x": PIXELS, "y": np.full(6, -1)}, "they must be 0 to 2"),
+        ({"x": PIXELS, "y": np.full(6, 3)}, "class numbers from 3 to 3; .*with 3 classes"),
+        ({"x": PIXELS, "y": np.full(6, -1)}, "-1 to -1; .*they must be 0 to 2"),
         ({"x": PIXELS, "y": np.full(6, 0.5)}, "expected class numbers, received fractions"),
         ({"x": PIXELS, "y": np.full(6, np.nan)}, "targets hold NaN"),
         ({"x": PIXELS, "y": np.array(["dog"] * 6)}, "'dog' is not one of the 3 labels"),

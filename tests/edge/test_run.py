@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,17 @@ def samples_of(bundle):
     return json.loads((bundle / "golden/samples.json").read_text())
 
 
+def with_runtime(content, runtime):
+    """Writes `runtime` into the card of a .tflite file, in the place of its labels and tools."""
+    start = content.index(b'{"schema"')
+    length = int.from_bytes(content[start - 4 : start], "little")
+    card = json.loads(content[start : start + length])
+    card = {k: v for k, v in card.items() if k not in ("labels", "tools", "threshold")}
+    text = json.dumps({**card, "runtime": runtime}).encode()
+    assert len(text) <= length
+    return content[:start] + text.ljust(length) + content[start + length :]
+
+
 class TestText:
     def test_the_preprocessing_is_the_reference_text(self):
         texts = []
@@ -51,6 +63,14 @@ class TestText:
         }
         foreign = {name.split(".")[0] for name in names} - sys.stdlib_module_names
         assert foreign == {"numpy", "PIL"}
+
+    def test_the_oldest_interpreter_is_one_number(self):
+        """ai-edge-litert 1.2.0 loads float16 files and computes something else."""
+        extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        (wanted,) = extra["optional-dependencies"]["edge"]
+        assert wanted == "ai-edge-litert>=2.0.3"
+        assert f'# dependencies = ["{wanted}",' in RUNNER.read_text()
+        assert f"\n{wanted};" in (ROOT / "edge/requirements.txt").read_text()
 
     def test_it_stays_under_a_thousand_lines(self):
         assert len(RUNNER.read_text().splitlines()) < 1000
@@ -137,6 +157,17 @@ class TestVerify:
         record = json.loads((tmp_path / "values.json").read_text())
         assert len(record["tflite/int8"]["003"]["digit"]) == 5
 
+    def test_a_sample_that_cannot_be_run_is_no_answer_about_tolerances(
+        self, command, bundle, change_manifest
+    ):
+        change_manifest(lambda manifest: manifest.pop("files"))
+        (bundle / "golden/003.image.png").write_bytes(b"no picture")
+        answer = command("verify", bundle, "--artifact", "tflite/int8")
+        assert answer.code == 1
+        (entry,) = answer.json["artifacts"]
+        assert (entry["status"], entry["samples"]) == ("failed", 0)
+        assert "003.image.png" in entry["reason"]
+
     def test_npy_samples_are_the_models_input(self, command, bundle, change_manifest):
         change_manifest(lambda manifest: manifest.pop("files"))
         declared = json.loads((bundle / "manifest.json").read_text())["inputs"][0]
@@ -173,6 +204,113 @@ class TestVerify:
         assert "was not seen to give right numbers" in first["reason"]
         assert 'pip install "tflite-runtime>=2.14.0" "numpy<2"' in first["reason"]
         assert second["status"] == "passed"
+
+
+class TestConfinement:
+    """A manifest that names files outside its bundle gets nothing read or run."""
+
+    @pytest.fixture
+    def escape(self, bundle, change_manifest, request):
+        """Moves a file of the bundle out of it and returns a name that leads to it."""
+        change_manifest(lambda manifest: manifest.pop("files"))
+
+        def move(name):
+            outside = bundle.parent.parent / Path(name).name
+            (bundle / name).rename(outside)
+            (bundle / "link").mkdir()
+            (bundle / "link" / outside.name).symlink_to(outside)
+            ways = {
+                "absolute": str(outside),
+                "dots": f"../../{outside.name}",
+                "link": f"link/{outside.name}",
+            }
+            assert (bundle / ways[request.param]).is_file()
+            return ways[request.param]
+
+        return move
+
+    def edit_samples(self, bundle, edit):
+        stored = samples_of(bundle)
+        edit(stored)
+        (bundle / "golden/samples.json").write_text(json.dumps(stored))
+
+    ways = pytest.mark.parametrize("escape", ["absolute", "dots", "link"], indirect=True)
+
+    @ways
+    def test_an_artifact(self, command, bundle, change_manifest, escape):
+        name = escape("tflite/digits.float32.tflite")
+        change_manifest(lambda manifest: manifest["artifacts"][0].update(path=name))
+        picture = bundle / "golden/000.image.png"
+        chosen = ("--artifact", "tflite/float32")
+        for answer in (
+            command("predict", bundle, picture, *chosen),
+            command("run", bundle, "--inputs", bundle, "--outputs", bundle, *chosen),
+            command("info", bundle, *chosen),
+        ):
+            assert (answer.code, answer.out) == (1, "")
+            assert "leads out of the bundle" in answer.err
+        answer = command("verify", bundle)
+        assert answer.code == 1
+        first, second = answer.json["artifacts"][:2]
+        assert (first["status"], first["samples"]) == ("failed", 0)
+        assert "leads out of the bundle" in first["reason"]
+        assert second["status"] == "passed"
+
+    @ways
+    @pytest.mark.parametrize("suffix", [".png", ".npy"])
+    def test_a_golden_input(self, command, bundle, escape, suffix):
+        declared = json.loads((bundle / "manifest.json").read_text())["inputs"][0]
+        picture = bundle / "golden/001.image.png"
+        np.save(picture.with_suffix(".npy"), reference.preprocess(picture, declared))
+        name = escape(f"golden/001.image{suffix}")
+        self.edit_samples(bundle, lambda s: s["samples"][1]["inputs"].update(image=name))
+        answer = command("verify", bundle)
+        assert answer.code == 1
+        for entry in answer.json["artifacts"]:
+            assert (entry["status"], entry["samples"]) == ("failed", 0)
+            assert "leads out of the bundle" in entry["reason"]
+
+    @ways
+    def test_stored_values(self, command, bundle, escape):
+        name = escape("golden/outputs/int8.digit.npy")
+        stored = {"digit": {"npy": name, "index": 0}}
+        self.edit_samples(
+            bundle, lambda s: s["samples"][0]["artifacts"].update({"tflite/int8": stored})
+        )
+        answer = command("verify", bundle, "--artifact", "tflite/int8")
+        assert answer.code == 1
+        assert "leads out of the bundle" in answer.json["artifacts"][0]["reason"]
+
+    @ways
+    def test_the_list_of_samples(self, command, bundle, change_manifest, escape):
+        name = escape("golden/samples.json")
+        change_manifest(lambda manifest: manifest["golden"].update(path=name))
+        answer = command("verify", bundle)
+        assert (answer.code, answer.out) == (1, "")
+        assert "leads out of the bundle" in answer.err
+
+    @ways
+    def test_a_listed_file(self, command, bundle, change_manifest, escape):
+        name = escape("tflite/digits.uint8.tflite")
+        listed = {name: {"bytes": 1, "sha256": "0" * 64}}
+        change_manifest(lambda manifest: manifest.update(files=listed))
+        answer = command("verify", bundle, "--artifact", "tflite/int8")
+        assert answer.code == 1
+        (problem,) = answer.json["files"]["problems"]
+        assert problem["path"] == name
+        assert "leads out of the bundle" in problem["problem"]
+
+    def test_a_bundle_behind_a_link_is_one(self, command, bundle):
+        (bundle.parent / "newest").symlink_to(bundle)
+        assert command("verify", bundle.parent / "newest").code == 0
+
+    def test_names_of_tensors_do_not_become_paths(self, command, bundle, change_manifest, tmp_path):
+        change_manifest(lambda manifest: manifest["outputs"][0].update(name="../stolen"))
+        np.save(tmp_path / "image.npy", np.zeros((1, 12, 12, 1), np.float32))
+        answer = command("run", bundle, "--inputs", tmp_path, "--outputs", tmp_path / "out")
+        assert answer.code == 1
+        assert "'../stolen' is the name of a tensor" in answer.err
+        assert not list(tmp_path.rglob("*stolen*"))
 
 
 class TestRuntimeChoice:
@@ -303,6 +441,29 @@ class TestInfo:
         assert report["inputs"][0]["image"]["fit"] == "crop"
         assert report["labels"][0] == "zero"
         assert report["artifacts"][0]["id"] == "lone.tflite"
+
+    def test_a_lone_file_is_run_by_what_its_card_lists(self, command, bundle, tmp_path):
+        """The card of a lone file is the only place that can refuse an old interpreter."""
+        content = (bundle / "tflite/digits.int8.tflite").read_bytes()
+        lone = tmp_path / "lone.tflite"
+        picture = bundle / "golden/000.image.png"
+        for oldest, code in (("2.0.3", 0), ("99.1", 4)):
+            runtime = {"kind": "tflite", "min_version": {"ai-edge-litert": oldest}}
+            lone.write_bytes(with_runtime(content, runtime))
+            answer = command("predict", lone, picture, "--json")
+            assert answer.code == code
+            assert ("is older than 99.1" in answer.err) == (code == 4)
+            found = command("info", lone, "--json").json["artifacts"][0]["runtime"]
+            assert ("problem" in found) == (code == 4)
+
+    def test_a_link_to_a_lone_file(self, command, bundle, tmp_path):
+        content = (bundle / "tflite/digits.int8.tflite").read_bytes()
+        (tmp_path / "store").mkdir()
+        (tmp_path / "store/a1b2").write_bytes(content)
+        (tmp_path / "model.tflite").symlink_to(tmp_path / "store/a1b2")
+        report = command("info", tmp_path / "model.tflite", "--json").json
+        assert report["artifacts"][0]["id"] == "model.tflite"
+        assert report["artifacts"][0]["size_bytes"] == len(content)
 
     def test_a_file_without_a_card(self, command, built):
         answer = command("info", built / "loose/two.tflite")
@@ -501,10 +662,9 @@ class TestTensors:
 
     def test_tables_equal_the_arithmetic_per_pixel(self, runner, bundle):
         opened = runner.open_target(str(bundle))
-        runtime = {"name": "ai-edge-litert", "version": ""}
         picture = bundle / "golden/002.image.png"
         for mode in ("int8", "int16x8", "uint8"):
-            model = runner.Model(opened, opened.artifact(f"tflite/{mode}"), runtime, 1)
+            model = runner.Model(opened, opened.artifact(f"tflite/{mode}"), "ai-edge-litert", 1)
             tensor = model.inputs["image"]
             slow = tensor.encode(reference.preprocess(picture, model.specs["image"]))
             np.testing.assert_array_equal(model.tensor("image", picture), slow[0])
