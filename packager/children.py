@@ -63,11 +63,15 @@ class Child:
     Args:
         module: Dotted name of a module that calls `serve` when run.
         verbose: Let the child's own output through to standard error.
+        temporary: A folder for the child's temporary files, which TensorFlow leaves behind.
     """
 
-    def __init__(self, module: str, *, verbose: bool = False) -> None:
+    def __init__(
+        self, module: str, *, verbose: bool = False, temporary: Path | None = None
+    ) -> None:
         self._module = module
         self._verbose = verbose
+        self._temporary = temporary
         self._requests: list[_Request] = []
         self._answers: list[dict[str, Any]] = []
         self._replayed = 0
@@ -136,7 +140,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if self._verbose else self._log,
-            env=_environment(),
+            env=_environment(self._temporary),
             text=True,
             encoding="utf-8",
         )
@@ -224,9 +228,11 @@ def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, 
     }
 
 
-def _environment() -> dict[str, str]:
+def _environment(temporary: Path | None) -> dict[str, str]:
     """The child's environment: CPU only and quiet, whatever the user's shell has set."""
     environment = dict(os.environ)
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
     environment.update(
         # Golden outputs must not depend on a GPU's reduced-precision matrix units.
         CUDA_VISIBLE_DEVICES="-1",

@@ -71,7 +71,7 @@ class Job:
                 yield detail
         except PackagerError as error:
             for path in files:
-                _remove(path)
+                remove(path)
             for target in targets:
                 self._lose(target, error)
 
@@ -88,7 +88,8 @@ class Job:
         self.reporter.warn(f"{target.id} {'refused' if refused else 'failed'}: {error.message}")
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Removes a file or folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import packager
 from packager import assets, bundle, declare, publish, report, samples
@@ -17,8 +18,14 @@ from packager.bundle import Golden, Manifest
 from packager.children import Child, Pending, scratch
 from packager.config import Config
 from packager.console import Reporter, human_size
-from packager.errors import BundleError, GateFailed, PackagerError, UnsupportedError
-from packager.job import Failure, Job
+from packager.errors import (
+    BundleError,
+    GateFailed,
+    ModelError,
+    PackagerError,
+    UnsupportedError,
+)
+from packager.job import Failure, Job, remove
 from packager.labels import check_distinct, check_labels, read_labels
 from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
@@ -72,8 +79,8 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         _storage_errors(Path(config.output)),
         publish.staging(base, version, force=config.force) as stage,
         scratch("build") as work,
-        Child("packager.loaders.worker", verbose=reporter.verbose) as source,
-        Child("packager.quantize.worker", verbose=reporter.verbose) as litert,
+        Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as source,
+        Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
         with reporter.stage("open it in TensorFlow"):
             manifest = _open(config, found, stage, source)
@@ -102,6 +109,7 @@ def _open(config: Config, found: ModelFile, stage: Staging, source: Child) -> Ma
         labels=_labels(config),
         preprocess=config.preprocess,
     )
+    _refuse_text(opened["inputs"] + opened["outputs"])
     outputs = [bundle.to_json(output) for output in declared.outputs]
     check_labels(list(declared.labels), outputs, declared.task)
     is_path = found.format != "callable"
@@ -119,6 +127,15 @@ def _open(config: Config, found: ModelFile, stage: Staging, source: Child) -> Ma
         gates=config.gates,
         tools=_tools(opened["tools"]),
     )
+
+
+def _refuse_text(ends: list[dict[str, Any]]) -> None:
+    for end in ends:
+        if end["dtype"] in ("string", "variant", "resource"):
+            raise ModelError(
+                f"the tensor {end['name']!r} is of type {end['dtype']}; packager takes numbers",
+                hint="export a signature that starts after the text has become numbers",
+            )
 
 
 def _labels(config: Config) -> tuple[str, ...]:
@@ -160,7 +177,21 @@ def _make(job: Job) -> Manifest:
     job.source.close()
     verified = verify_artifacts(manifest, job.folder, job.work, source_outputs, data, job.reporter)
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
-    return verified.manifest
+    return _without_failed(job, verified.manifest)
+
+
+def _without_failed(job: Job, manifest: Manifest) -> Manifest:
+    """Drops the artifacts that could not be run, and keeps the rest."""
+    failed = {failure.id for failure in job.failures}
+    for artifact in manifest.artifacts:
+        if artifact.id in failed:
+            target = next(t for t in job.selection.targets if t.id == artifact.id)
+            for path in importlib.import_module(target.module).files(job, target):
+                remove(path)
+    kept = tuple(a for a in manifest.artifacts if a.id not in failed)
+    if not kept:
+        raise job.failures[0].error
+    return replace(manifest, artifacts=kept)
 
 
 def _ask_source(job: Job, data: Samples) -> tuple[SourceOutputs, list[Pending]]:

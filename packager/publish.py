@@ -19,7 +19,7 @@ from pathlib import Path
 
 from packager.errors import BundleError
 
-_STAGING = re.compile(r"\.(\d+)\.(building|old)-[0-9a-f]{8}")
+_STAGING = re.compile(r"\.(\d+)\.(building|old|trash)-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,11 @@ def publish(stage: Staging, *, force: bool = False) -> None:
             if not isinstance(error, OSError):
                 raise
             raise BundleError(f"cannot publish {stage.target}: {error.strerror}") from None
-    shutil.rmtree(aside, ignore_errors=True)
+        # From here on it must not come back: a half-deleted version is no version.
+        trash = base / aside.name.replace(".old-", ".trash-")
+        if replaced:
+            aside.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
 
 
 def reject(stage: Staging) -> Path:

@@ -81,6 +81,11 @@ def prepare(
         inputs = [to_json(spec) for spec in manifest.inputs]
         for text in check_calibration(calibration, evaluation, inputs, calibration_inputs):
             warn(text)
+    if evaluation is not None and evaluation.targets is not None and manifest.task == "none":
+        warn(
+            "the evaluation labels are not used: the task is 'none'. Give --labels, or --task"
+            " classification, binary, multilabel or regression"
+        )
     chosen = _golden(config, manifest, evaluation, folder)
     return Samples(
         golden=chosen,

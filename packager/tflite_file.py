@@ -171,6 +171,18 @@ def describe(model: Model) -> Description:
     )
 
 
+def has_infinite_weights(model: Model) -> bool:
+    """Whether a stored float16 tensor holds a value that is not finite."""
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            data = model.buffers[tensor.buffer].data
+            if DTYPES[tensor.type] == "float16" and data is not None:
+                values = np.frombuffer(np.asarray(data, np.uint8).tobytes(), np.float16)
+                if not np.isfinite(values).all():
+                    return True
+    return False
+
+
 def _operators(model: Model) -> Iterator[tuple[Any, Op, str]]:
     for graph in model.subgraphs:
         for op in graph.operators:
@@ -242,7 +254,9 @@ def _problems(model: Model) -> Iterator[str]:
         for tensor in graph.tensors:
             name = (tensor.name or b"?").decode()
             signature = tensor.shapeSignature
-            if signature is not None and any(n < 0 for n in signature):
+            # Only the main graph: the bodies of loops hold lists that grow.
+            is_main = graph is model.subgraphs[0]
+            if is_main and signature is not None and any(n < 0 for n in signature):
                 yield f"tensor {name} has a shape that is not fixed: {list(signature)}"
             bad = [s for s in _quantization(tensor)[0] if not math.isfinite(s) or s <= 0]
             if bad:

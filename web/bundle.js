@@ -67,6 +67,39 @@ export function isTfjs({ runtime }) {
   return TFJS_KINDS.includes(runtime.kind);
 }
 
+// "4.22.0-rc1" as [4, 22, 0].
+function release(version) {
+  return (/^\d+(\.\d+)*/.exec(version)?.[0] ?? '').split('.').map(Number);
+}
+
+function isOlder(version, oldest) {
+  const [have, want] = [release(version), release(oldest)];
+  for (let i = 0; i < Math.max(have.length, want.length); i += 1) {
+    const [a, b] = [have[i] ?? 0, want[i] ?? 0];
+    if (a !== b) return a < b;
+  }
+  return false;
+}
+
+/**
+ * Why a package must not run an artifact: other packages and older versions may load the file and
+ * compute something else.
+ *
+ * @param {object} artifact An entry of the manifest's `artifacts`.
+ * @param {string} name The package, such as `@tensorflow/tfjs`.
+ * @param {string} version Its version.
+ * @returns {string} Empty when it may.
+ */
+export function whyNot({ id, runtime }, name, version) {
+  const { min_version: allowed } = runtime;
+  if (allowed === undefined) return '';
+  if (!Object.hasOwn(allowed, name)) {
+    return `${name} was not seen to give right numbers with ${id}`;
+  }
+  return isOlder(version, allowed[name])
+    ? `${id} needs ${name} ${allowed[name]} or newer; this is ${version}` : '';
+}
+
 async function sha256(bytes) {
   if (globalThis.crypto?.subtle === undefined) {
     throw new BundleError('this page cannot check hashes: WebCrypto needs https or localhost', {
@@ -79,8 +112,25 @@ async function sha256(bytes) {
 
 // A bundle never refers to a file outside itself, whatever its manifest says.
 function isInside(path) {
-  return path !== '' && !path.startsWith('/') && !/[\\:?#]/.test(path) &&
-    !path.split('/').includes('..');
+  return typeof path === 'string' && path !== '' && !path.startsWith('/') &&
+    !/[\\:?#]/.test(path) && !path.split('/').includes('..');
+}
+
+/**
+ * Reads a TF.js model.
+ *
+ * @param {string} path model.json, relative to what `read` reads from, with `/`.
+ * @param {(path: string) => Promise<Uint8Array>} read
+ * @returns {Promise<{json: object, weights: Uint8Array[]}>} model.json and its shards in order.
+ */
+export async function readTfjs(path, read) {
+  const json = parseJson(await read(path), path);
+  const folder = path.slice(0, path.lastIndexOf('/') + 1);
+  const names = (json.weightsManifest ?? []).flatMap((group) => group.paths);
+  for (const name of names) {
+    if (!isInside(name)) throw new BundleError(`${name} lies outside the model's folder`, { path });
+  }
+  return { json, weights: await Promise.all(names.map((name) => read(folder + name))) };
 }
 
 /** An open bundle. `manifest` is the parsed manifest.json. */
@@ -145,13 +195,8 @@ export class Bundle {
    *
    * @returns {Promise<{json: object, weights: Uint8Array[]}>} model.json and its shards in order.
    */
-  async tfjsFiles(id) {
-    const { path } = this.artifact(id);
-    const json = await this.json(path);
-    const folder = path.slice(0, path.lastIndexOf('/') + 1);
-    const names = (json.weightsManifest ?? []).flatMap((group) => group.paths);
-    const weights = await Promise.all(names.map((name) => this.file(folder + name)));
-    return { json, weights };
+  tfjsFiles(id) {
+    return readTfjs(this.artifact(id).path, (path) => this.file(path));
   }
 
   /**

@@ -37,6 +37,13 @@ function checkDeclaration(input) {
       );
     }
   }
+  for (const key of ['scale', 'offset']) {
+    if (![1, CHANNELS[image.channels]].includes(image[key]?.length)) {
+      throw new PreprocessError(
+        `input ${name}: ${key} needs one entry or one per channel, received [${image[key]}]`,
+      );
+    }
+  }
   if (ARRAYS[dtype] === undefined) {
     throw new PreprocessError(`input ${name}: images cannot become ${dtype}`);
   }
@@ -141,9 +148,12 @@ export function fitPlanes(planes, image) {
   return pad(resize(planes, box.width, box.height, method), box, W, H, padValue);
 }
 
-// Half away from zero, which Math.round is not below zero.
+// Half away from zero, which Math.round is not below zero. floor(|x| + 0.5) would be wrong for the
+// largest number below 0.5.
 function roundAway(x) {
-  return Math.sign(x) * Math.floor(Math.abs(x) + 0.5);
+  const size = Math.abs(x);
+  const whole = Math.floor(size);
+  return Math.sign(x) * (size - whole >= 0.5 ? whole + 1 : whole);
 }
 
 function normalise({ data, channels }, image, dtype) {
@@ -159,6 +169,16 @@ function normalise({ data, channels }, image, dtype) {
   return out;
 }
 
+// A free dimension (null) takes the size that is left over; undefined when it cannot.
+function shapeOf(declared, length) {
+  const known = declared.filter((size) => size !== null);
+  const product = known.reduce((total, size) => total * size, 1);
+  const free = declared.length - known.length;
+  const left = free === 1 ? length / product : 1;
+  if (free > 1 || !Number.isInteger(left) || product * left !== length) return undefined;
+  return declared.map((size) => size ?? left);
+}
+
 /**
  * Makes one sample of a model's input.
  *
@@ -171,11 +191,12 @@ export function preprocess(pixels, input) {
   const { image, dtype } = input;
   const planes = fitPlanes(toChannels(pixels, image.channels), image);
   const data = normalise(planes, image, dtype);
-  const shape = input.shape.slice(1);
-  const wanted = shape.reduce((product, size) => product * size, 1);
-  if (wanted !== data.length) {
+  const declared = input.shape.slice(1);
+  const shape = shapeOf(declared, data.length);
+  if (shape === undefined) {
+    const wanted = declared.map((size) => size ?? '?').join(' x ');
     throw new PreprocessError(
-      `input ${input.name} takes ${shape.join(' x ')} values, but the declared image gives ` +
+      `input ${input.name} takes ${wanted} values, but the declared image gives ` +
         `${image.height} x ${image.width} x ${planes.channels}`,
     );
   }

@@ -74,6 +74,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
     """
     import keras
 
+    _compute_in_float32(model)
     if not _is_graph(model):
         return _open_subclassed(model, source, file_format, saved_by)
     if not model.inputs or not model.outputs:
@@ -100,13 +101,15 @@ def layer_graph(model: Any) -> LayerGraph:
     Raises:
         UnsupportedError: The model is subclassed: it has no layer graph.
     """
-    if type(model).__name__ == "Sequential":
-        return _sequential_graph(model)
+    import keras
+
     if not _is_graph(model):
         raise UnsupportedError(
             f"the model {model.name!r} is subclassed ({type(model).__name__}): no layer graph",
             hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
         )
+    if isinstance(model, keras.Sequential):
+        return _sequential_graph(model)
     config = model.get_config()
     # Operators such as `x + y` are in the configuration, but not in `model.layers`.
     by_name = {operation.name: operation for operation in model.operations}
@@ -160,9 +163,20 @@ def _import(name: str) -> Any:
 def _is_graph(model: Any) -> bool:
     import keras
 
+    functional = keras.src.models.Functional
+    # A subclass may compute something else than its graph says.
+    if type(model).call not in (functional.call, keras.Sequential.call):
+        return False
     if isinstance(model, keras.Sequential):
         return bool(model.built and model.layers)
-    return isinstance(model, keras.src.models.Functional)
+    return isinstance(model, functional)
+
+
+def _compute_in_float32(model: Any) -> None:
+    """Undoes mixed precision: its weights are float32, and no target computes in float16."""
+    for layer in model._flatten_layers():
+        if layer.dtype_policy.compute_dtype in ("float16", "bfloat16"):
+            layer.dtype_policy = "float32"
 
 
 def _refuse_channels_first(model: Any, source: str) -> None:
@@ -203,48 +217,72 @@ def _input_structure(model: Any) -> Any:
 
 
 def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:
+    """A model whose `call` is Python code: its ends are what it was built with and returns."""
     import keras
-    from keras.src.export import export_utils
+    import tensorflow as tf
 
-    kind = type(model).__name__
-    shapes = getattr(model, "_build_shapes_dict", None)
-    if not model.built or not shapes:
+    structure = _built_with(model)
+    if not model.built or not structure:
         raise ModelError(
-            f"{source}: the {kind} model has never been called, so its inputs are unknown",
+            f"{source}: the {type(model).__name__} model has never been called, so its inputs are"
+            " unknown",
             hint="call it once on a sample before saving: model(sample)",
         )
     check_weights(model.variables, source)
-    signature = export_utils.get_input_signature(model)
-    specs = keras.tree.flatten(signature)
-    fallback = [spec.name or f"input_{i}" for i, spec in enumerate(specs)]
+    specs = keras.tree.flatten(structure)
+    labels = names.sanitise([spec.name for spec in specs], "input")
     inputs = tuple(
-        End(name, original, tuple(spec.shape), str(spec.dtype))
-        for name, original, spec in zip(
-            names.sanitise(fallback, "input"), fallback, specs, strict=True
-        )
+        End(label, spec.name, (None, *spec.shape[1:]), spec.dtype)
+        for label, spec in zip(labels, specs, strict=True)
     )
 
     def apply(tensors: Tensors) -> list[Any]:
-        ordered = [tensors[end.name] for end in inputs]
-        arguments = keras.tree.pack_sequence_as(signature, ordered)
-        flat: list[Any] = keras.tree.flatten(model(*arguments, training=False))
+        arguments = keras.tree.pack_sequence_as(structure, [tensors[e.name] for e in inputs])
+        only = next(iter(arguments.values())) if len(arguments) == 1 else None
+        result = model(**arguments, training=False) if only is None else model(only, training=False)
+        flat: list[Any] = keras.tree.flatten(result)
         return flat
 
-    symbolic = {
-        e.name: keras.KerasTensor(tuple(n if i else None for i, n in enumerate(e.shape)), e.dtype)
-        for e in inputs
-    }
-    found = keras.backend.compute_output_spec(lambda **t: apply(t), **symbolic)
-    labels = ["output"] if len(found) == 1 else [f"output_{i + 1}" for i in range(len(found))]
+    traced = tf.function(lambda **tensors: apply(tensors), autograph=False)
+    found = traced.get_concrete_function(
+        **{e.name: tf.TensorSpec(e.shape, e.dtype, name=e.name) for e in inputs}
+    ).structured_outputs
+    returned = ["output"] if len(found) == 1 else [f"output_{i + 1}" for i in range(len(found))]
     outputs = tuple(
-        End(name, name, tuple(t.shape), str(t.dtype)) for name, t in zip(labels, found, strict=True)
+        End(name, name, tuple(tensor.shape), tensor.dtype.name)
+        for name, tensor in zip(returned, found, strict=True)
     )
 
     def call(tensors: Tensors) -> Tensors:
-        return dict(zip(labels, apply(tensors), strict=True))
+        return dict(zip(returned, apply(tensors), strict=True))
 
     variables = [v.value for v in model.variables]
     return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
+
+
+def _built_with(model: Any) -> dict[str, Any]:
+    """The arguments of a model's `call`, as KerasTensors, from what Keras built it with.
+
+    Keras records shapes only, by argument name with `_shape` behind it; the type is float32.
+    """
+    import keras
+
+    if getattr(model, "inputs", None):  # a functional model with a `call` of its own
+        flat = [
+            keras.KerasTensor(t.shape, t.dtype, name=t._keras_history.operation.name)
+            for t in model.inputs
+        ]
+        return {"inputs": keras.tree.pack_sequence_as(_input_structure(model), flat)}
+    shapes = getattr(model, "_build_shapes_dict", None) or {}
+    return {
+        key.removesuffix("_shape"): keras.tree.map_shape_structure(
+            lambda shape, name=key.removesuffix("_shape"): keras.KerasTensor(
+                shape, "float32", name=name
+            ),
+            value,
+        )
+        for key, value in shapes.items()
+    }
 
 
 def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:
@@ -254,7 +292,7 @@ def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:
             name=name,
             source_name=original,
             shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype),
+            dtype="float32" if tensor.dtype in ("float16", "bfloat16") else str(tensor.dtype),
         )
         for name, original, tensor in zip(
             names.sanitise(originals, fallback), originals, tensors, strict=True

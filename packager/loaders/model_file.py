@@ -71,6 +71,10 @@ def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:
             supported, or embeds code.
     """
     path = Path(source)
+    if not source:
+        raise ModelError(
+            "no model is named", hint="packager build MODEL, or model: in package.yaml"
+        )
     if not path.exists():
         if _CALLABLE.fullmatch(source):
             digest = hashlib.sha256(source.encode()).hexdigest()
@@ -126,7 +130,7 @@ def _identify_archive(path: Path, size: int) -> ModelFile:
             config = _read_member(archive, "config.json")
             if archive.testzip() is not None:
                 raise damaged
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError):
+    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, RecursionError):
         raise damaged from None
     version = str(metadata.get("keras_version", "unknown"))
     return ModelFile(str(path), "keras3", f"keras {version}", hash_file(path).sha256, size, config)

@@ -17,13 +17,15 @@ Tensors = dict[str, Any]
 class End:
     """One input or output of an opened model, by its sanitised name.
 
-    `shape` has None for free axes; its first entry is the batch.
+    `shape` has None for free axes; its first entry is the batch, which `fixed_batch` makes
+    the only one that works.
     """
 
     name: str
     source_name: str
     shape: tuple[int | None, ...]
     dtype: str
+    fixed_batch: bool = False
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,14 @@ def _ends(specs: dict[str, Any], kind: str) -> tuple[End, ...]:
     originals = list(specs)
     readable = [kind if _ANONYMOUS.fullmatch(name) else name for name in originals]
     return tuple(
-        End(name, original, _shape(specs[original]), specs[original].dtype.name)
+        _end(name, original, specs[original])
         for name, original in zip(names.sanitise(readable, kind), originals, strict=True)
     )
+
+
+def _end(name: str, original: str, spec: Any) -> End:
+    shape = _shape(spec)
+    return End(name, original, shape, spec.dtype.name, bool(shape) and shape[0] is not None)
 
 
 def _shape(spec: Any) -> tuple[int | None, ...]:

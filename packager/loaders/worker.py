@@ -81,10 +81,19 @@ class Worker:
             e.name: np.load(Path(inputs) / f"{e.name}.npy", mmap_mode="r") for e in opened.inputs
         }
         count = len(next(iter(arrays.values())))
+        fixed = [end.shape[0] for end in opened.inputs if end.fixed_batch]
+        batch = fixed[0] or batch if fixed else batch
         written: dict[str, Any] = {}
         for start in range(0, count, batch):
-            result = self._run({k: a[start : start + batch] for k, a in arrays.items()})
-            for name, values in result.items():
+            rows = min(batch, count - start)
+            result = self._run(
+                {
+                    k: _filled(a[start : start + rows], batch if fixed else rows)
+                    for k, a in arrays.items()
+                }
+            )
+            for name, padded in result.items():
+                values = padded[:rows]
                 if name not in written:
                     written[name] = np.lib.format.open_memmap(
                         Path(outputs) / f"{name}.npy",
@@ -123,6 +132,12 @@ class Worker:
         if self._opened is None:
             raise UsageError("no model has been opened")
         return self._opened
+
+
+def _filled(rows: Any, count: int) -> Any:
+    """Repeats the last row up to a fixed batch."""
+    missing = count - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
 
 
 def _tools() -> dict[str, str]:

@@ -138,6 +138,11 @@ def _checked(model: Any, mode: str) -> dict[str, Any]:
     for end in description.io:
         if expected and end.dtype not in (expected, "int32", "int64", "bool"):
             problems.append(f"{end.role} {end.name} is {end.dtype}, not {expected}")
+    if mode == "float16" and tflite_file.has_infinite_weights(model):
+        raise UnsupportedError(
+            "tflite/float16: a weight is larger than 65504, the largest float16 number",
+            hint="scale the layer, or leave this artifact out with --only",
+        )
     if problems:
         raise ConversionError(f"tflite/{mode}: {'; '.join(problems[:3])}")
     if not _kept_its_promise(description, mode):

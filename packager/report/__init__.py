@@ -75,7 +75,12 @@ def machine() -> dict[str, str]:
 
 
 def _check_result(result: Any, result_file: Path) -> None:
-    types = {"runner": str, "runtime": (dict, type(None)), "machine": dict, "artifacts": list}
+    types: dict[str, Any] = {
+        "runner": str,
+        "runtime": (dict, type(None)),
+        "machine": dict,
+        "artifacts": list,
+    }
     is_answer = isinstance(result, dict) and all(
         key in result and isinstance(result[key], kind) for key, kind in types.items()
     )

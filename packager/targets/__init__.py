@@ -1,7 +1,8 @@
 """The artifact kinds: one line each in `TARGETS`, one module each beside this one.
 
-A module has two functions. `ask(job)` sends the TensorFlow child what only it can do and
-returns the pending answer; `make(job, pending)` adds the finished artifacts to the job.
+A module has three functions. `ask(job)` sends the TensorFlow child what only it can do and
+returns the pending answer; `make(job, pending)` adds the finished artifacts to the job;
+`files(job, target)` names what belongs to an artifact, which goes when it fails.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from packager.loaders.opened import End, OpenedModel
 if TYPE_CHECKING:
     from packager.children import Pending
     from packager.job import Job
+    from packager.targets import Target
 
-_PARTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+_PARTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
 
 
 def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, ...]]) -> Any:
@@ -33,8 +34,11 @@ def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, .
 
 
 def free_batch(end: End) -> tuple[int | None, ...]:
-    """The shape of an input with a free batch axis."""
-    return (None, *end.shape[1:]) if end.shape else ()
+    """The shape of an input with a free batch axis.
+
+    Keras models take any batch, whatever they declare; a SavedModel's function does not.
+    """
+    return (None, *end.shape[1:]) if end.shape and not end.fixed_batch else end.shape
 
 
 def write(opened: OpenedModel, function: Any, folder: Path) -> None:
@@ -76,10 +80,16 @@ def ask(job: Job) -> Pending:
     return job.source.submit("write_saved_model", "writing the SavedModel", folder=job.folder)
 
 
+def files(job: Job, target: Target) -> list[Path]:
+    """What belongs to the SavedModel."""
+    return [job.folder / name for name in _PARTS]
+
+
 def make(job: Job, pending: Pending) -> None:
     """Adds the SavedModel and its warm-up requests."""
-    parts = [job.folder / name for name in (*_PARTS, "assets.extra")]
-    with job.making(job.selection.of(__name__), "SavedModel", *parts) as detail:
+    (target,) = job.selection.of(__name__)
+    parts = files(job, target)
+    with job.making([target], "SavedModel", *parts) as detail:
         pending.result()
         if job.data is not None:
             job.source.call(
@@ -89,8 +99,8 @@ def make(job: Job, pending: Pending) -> None:
                 model_name=job.manifest.name,
                 samples=job.data.golden_inputs,
             )
-        files = [f for part in parts for f in (part, *part.rglob("*")) if f.is_file()]
-        size = sum(file.stat().st_size for file in files)
+        found = [f for part in parts for f in (part, *part.rglob("*")) if f.is_file()]
+        size = sum(file.stat().st_size for file in found)
         detail.append(human_size(size))
         # A SavedModel is read by the TensorFlow that wrote it and by newer ones.
         runtime = Runtime("saved_model", {"tensorflow": job.manifest.tools["tensorflow"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.bundle import Artifact, Runtime
@@ -13,6 +14,7 @@ from packager.targets import tfjs_layers
 if TYPE_CHECKING:
     from packager.children import Pending
     from packager.job import Job
+    from packager.targets import Target
 
 # The version that web/package-lock.json pins and that verification runs.
 TFJS_VERSION = "4.22.0"
@@ -25,10 +27,16 @@ def ask(job: Job) -> Pending:
     )
 
 
+def files(job: Job, target: Target) -> list[Path]:
+    """What belongs to the artifact."""
+    return [job.folder / "tfjs"]
+
+
 def make(job: Job, pending: Pending) -> None:
     """Writes `model.json` and its shards."""
     folder = job.folder / "tfjs" / "layers"
-    with job.making(job.selection.of(__name__), "tfjs/layers", job.folder / "tfjs") as detail:
+    (target,) = job.selection.of(__name__)
+    with job.making([target], target.id, *files(job, target)) as detail:
         if not pending.result():
             raise UnsupportedError(
                 f"{job.manifest.source.file} has no Keras layers, so the TF.js layers format cannot"

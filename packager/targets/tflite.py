@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from packager.job import Job
 
 RANGES = "calibration.json"
-_FLEX_OP = re.compile(r"tf\.([A-Za-z0-9_]+)")
+_FLEX_OP = re.compile(r"'tf\.([A-Za-z0-9]+)' op is neither|Flex ops: Flex(\w+)")
+# TFLite's kernels compute in float32 and in integers.
+_NO_KERNELS = ("float16", "bfloat16", "float64", "complex64", "complex128")
 _LOCATION = re.compile(r'loc\((?:fused\[)?"?([^"\]]+)"')
 
 
@@ -80,6 +82,7 @@ def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]])
             f"--input-shape: which of the inputs {', '.join(e.name for e in opened.inputs)}?",
             hint="name it: --input-shape NAME=1,60,36",
         )
+    _refuse_dtypes(opened)
     shapes = {end.name: fixed_shape(end, input_shapes) for end in opened.inputs}
     function = saved_model.concrete_function(opened, dict(shapes))
     frozen = convert_to_constants.convert_variables_to_constants_v2(function)
@@ -96,9 +99,19 @@ def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]])
     }
 
 
+def _refuse_dtypes(opened: OpenedModel) -> None:
+    for end in (*opened.inputs, *opened.outputs):
+        if end.dtype in _NO_KERNELS:
+            raise UnsupportedError(
+                f"the tensor {end.name!r} is {end.dtype}; TFLite computes in float32",
+                hint="build the model with keras.config.set_dtype_policy('float32') and load the"
+                " weights into it",
+            )
+
+
 def _explain(error: Exception) -> UnsupportedError:
     text = str(error)
-    ops = sorted(set(_FLEX_OP.findall(text)))
+    ops = sorted({name for pair in _FLEX_OP.findall(text) for name in pair if name})
     locations = [place for place in _LOCATION.findall(text) if "/" in place]
     where = f" (at {locations[0]})" if locations else ""
     if ops:
@@ -117,6 +130,11 @@ def ask(job: Job) -> Pending:
         path=job.work / "converter.tflite",
         input_shapes=job.config.model.input_shape,
     )
+
+
+def files(job: Job, target: Target) -> list[Path]:
+    """The artifact's file."""
+    return [job.folder / "tflite" / f"{job.manifest.name}.{target.mode}.tflite"]
 
 
 def make(job: Job, pending: Pending) -> None:
@@ -159,7 +177,7 @@ def _calibrate(job: Job, targets: Sequence[Target], base: Path) -> None:
 
 
 def _make_variant(job: Job, target: Target, base: Path, described: dict[str, Any]) -> None:
-    path = job.folder / "tflite" / f"{job.manifest.name}.{target.mode}.tflite"
+    (path,) = files(job, target)
     path.parent.mkdir(exist_ok=True)
     with job.making([target], target.id, path) as detail:
         if target.mode == "float32":

@@ -32,6 +32,10 @@ class Sample:
     label: int | None = None
 
 
+# Length of a free axis in random samples; short enough for any model, long enough for its layers.
+FREE_AXIS = 32
+
+
 def choose(count: int, targets: Array | None, wanted: int, seed: int) -> list[int]:
     """Chooses sample numbers at random, in turn from each class where there are classes.
 
@@ -62,7 +66,7 @@ def synthetic(
 
     Args:
         spec: The input.
-        shape: Its shape with the batch axis; free axes get the length 1.
+        shape: Its shape with the batch axis; free axes get the length `FREE_AXIS`.
         count: How many.
         seed: Seed of the random numbers; each input needs its own, else two inputs of one shape
             get equal values and swapping them goes unseen.
@@ -72,7 +76,7 @@ def synthetic(
         channels = 1 if spec.image.channels == "gray" else 3
         pixels = (count, spec.image.height, spec.image.width, channels)
         return generator.integers(0, 256, pixels, dtype=np.uint8)
-    size: tuple[int, ...] = (count, *(n if n is not None else 1 for n in shape[1:]))
+    size: tuple[int, ...] = (count, *(n if n is not None else FREE_AXIS for n in shape[1:]))
     if np.dtype(spec.dtype).kind == "f":
         return generator.standard_normal(size).astype(spec.dtype)
     return generator.integers(0, 2, size).astype(spec.dtype)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,15 +47,19 @@ class Runner:
             evaluation: Folders of `<input>.npy` arrays and for `<output>.npy` arrays.
 
         Returns:
-            The artifact's entry in the runner's answer.
+            The artifact's entry in the runner's answer; evaluated unless it is `skipped`.
+
+        Raises:
+            EnvironmentLacks: The runner cannot start on this machine.
+            PackagerError: The runner gives no answer.
         """
         command = ["verify", str(bundle), "--artifact", artifact.id, "--record", str(values)]
         data = _flags(evaluation) if evaluation else []
         # Only for TensorFlow does a second process cost more than the run itself.
         answer = self._call(*command, *(data if self.name == "server" else []))
-        if data and self.name != "server":
-            self._call("run", str(bundle / artifact.path), *data)
         found: dict[str, Any] = next(a for a in answer["artifacts"] if a["id"] == artifact.id)
+        if data and self.name != "server" and found["status"] != "skipped":
+            self._call("run", str(bundle / artifact.path), *data)
         return found
 
     def verify(self, bundle: Path) -> dict[str, Any]:
@@ -59,33 +67,89 @@ class Runner:
         return self._call("verify", str(bundle))
 
     def _call(self, *arguments: str) -> dict[str, Any]:
-        command = [*self.command, *arguments]
+        with _started([*self.command, *arguments]) as process:
+            try:
+                out, err = process.communicate(timeout=TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                raise PackagerError(
+                    f"the {self.name} runner gave no answer in {TIMEOUT_S:.0f} s"
+                ) from None
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise PackagerError(
-                f"the {self.name} runner gave no answer in {TIMEOUT_S:.0f} s"
-            ) from None
-        try:
-            answer = json.loads(done.stdout)
+            answer = json.loads(out)
         except ValueError:
             answer = None
-        # 3 is an answer: a sample left its tolerance. So is 1 with a document.
-        if not isinstance(answer, dict) or done.returncode not in (0, 1, 3):
-            text = done.stderr.strip().splitlines()[-6:]
-            kind = EnvironmentLacks if done.returncode == 4 else PackagerError
-            raise kind(
-                f"the {self.name} runner failed (exit code {done.returncode}): " + "\n".join(text)
-            )
-        return answer
+        # A document is an answer also with 1 (a hash, a failed artifact), 3 (a tolerance) and
+        # 4 (everything was skipped, for the reasons in it).
+        if isinstance(answer, dict) and process.returncode in (0, 1, 3, 4):
+            return answer
+        text = "\n".join(err.strip().splitlines()[-6:])
+        kind = EnvironmentLacks if process.returncode == 4 else PackagerError
+        raise kind(f"the {self.name} runner failed (exit code {process.returncode}): {text}")
+
+
+class _Running:
+    """The runners that are at work; module-wide, because an interruption ends all of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.processes: set[subprocess.Popen[str]] = set()
+        self.stopped = False
+
+
+_running = _Running()
+
+
+@contextlib.contextmanager
+def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Yields threads that wait for runners; leaving it waits for all of them.
+
+    When the caller is interrupted (KeyboardInterrupt) or fails, no further runner starts, and those
+    that are at work are killed: a thread would else wait for its runner for up to `TIMEOUT_S`.
+    """
+    _running.stopped = False
+    executor = ThreadPoolExecutor(workers)
+    try:
+        yield executor
+        executor.shutdown()
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        stop_all()
+        executor.shutdown()
+        raise
+
+
+def stop_all() -> None:
+    """Kills the runners that are at work; none starts until the next `pool`."""
+    with _running.lock:
+        _running.stopped = True
+        for process in _running.processes:
+            process.kill()
+
+
+@contextlib.contextmanager
+def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Starts a runner that lives no longer than the block."""
+    with _running.lock:
+        if _running.stopped:
+            raise PackagerError("interrupted before the runner was started")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+        _running.processes.add(process)
+    try:
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+    finally:
+        with _running.lock:
+            _running.processes.discard(process)
 
 
 def _flags(folders: tuple[Path, Path]) -> list[str]:

@@ -41,7 +41,8 @@ from packager_server.reader import (
     first_line,
     golden_input,
     inside,
-    map_npy,
+    map_inputs,
+    npy_path,
     outcome,
     read_json,
     read_manifest,
@@ -201,11 +202,7 @@ def run(engine: Engine, inputs: Path, outputs: Path, batch: int = DEFAULT_BATCH)
         EngineError: A file is missing, unreadable or does not fit the signature, or a tensor's
             name leads to another folder.
     """
-    for name in (*engine.inputs, *engine.outputs):
-        if "/" in name or "\\" in name:
-            raise EngineError(f"{name!r} is the name of a tensor and cannot be that of a file")
-    arrays = {name: map_npy(inputs / f"{name}.npy") for name in engine.inputs}
-    count = _common_count(arrays)
+    arrays, count = map_inputs(inputs, engine.inputs)
     outputs.mkdir(parents=True, exist_ok=True)
     sinks: dict[str, Array] = {}
     fixed = _fixed_batch(engine)
@@ -215,7 +212,7 @@ def run(engine: Engine, inputs: Path, outputs: Path, batch: int = DEFAULT_BATCH)
         for name, value in engine.predict(chunk).items():
             rows = _batch_rows(name, value, stop - start, fixed)
             if name not in sinks:
-                sinks[name] = _open_output(outputs / f"{name}.npy", (count, *rows.shape[1:]))
+                sinks[name] = _open_output(npy_path(outputs, name), (count, *rows.shape[1:]))
             if sinks[name].shape[1:] != rows.shape[1:]:
                 raise EngineError(f"output {name!r} changes its shape from batch to batch")
             sinks[name][start:stop] = rows
@@ -223,14 +220,6 @@ def run(engine: Engine, inputs: Path, outputs: Path, batch: int = DEFAULT_BATCH)
         if isinstance(sink, np.memmap):
             sink.flush()
     return count
-
-
-def _common_count(arrays: Mapping[str, Array]) -> int:
-    counts = {name: len(array) for name, array in arrays.items()}
-    if len(set(counts.values())) != 1 or 0 in counts.values():
-        message = f"expected the same number of samples, at least 1, for each input: {counts}"
-        raise EngineError(message, exit_code=2)
-    return next(iter(counts.values()))
 
 
 def _fixed_batch(engine: Engine) -> int | None:
@@ -338,7 +327,7 @@ def _exit_code(answer: Json) -> int:
         return 1
     if failed:
         return 3
-    return 4 if any(one["status"] == "skipped" for one in answer["artifacts"]) else 0
+    return 4 if {one["status"] for one in answer["artifacts"]} == {"skipped"} else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,27 @@ def map_npy(path: Path, dimensions: int = 1) -> Array:
     if array.ndim < dimensions:
         raise EngineError(f"{path}: expected [N, ...], received a single value", exit_code=2)
     return array
+
+
+def npy_path(folder: Path, tensor: str) -> Path:
+    """Returns the `.npy` file of a tensor; a name that leads to another folder is an error."""
+    if "/" in tensor or "\\" in tensor:
+        raise EngineError(f"{tensor!r} is the name of a tensor and cannot be that of a file")
+    return folder / f"{tensor}.npy"
+
+
+def map_inputs(folder: Path, names: Iterable[str]) -> tuple[dict[str, Array], int]:
+    """Returns the arrays in `folder/<name>.npy` by name, `[N, ...]`, and N.
+
+    Raises:
+        EngineError: A file is missing or unreadable, or they differ in N.
+    """
+    arrays = {name: map_npy(npy_path(folder, name)) for name in names}
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        message = f"expected the same number of samples, at least 1, for each input: {counts}"
+        raise EngineError(message, exit_code=2)
+    return arrays, next(iter(counts.values()))
 
 
 def first_line(error: BaseException) -> str:

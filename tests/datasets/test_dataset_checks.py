@@ -147,3 +147,13 @@ def test_each_sample_is_preprocessed_once(tmp_path, monkeypatch):
 def test_declared_range_spans_all_channels():
     image = {"scale": [1.0, 2.0, -1.0], "offset": [-100.0, 5.0, 0.0]}
     assert declared_range(image) == (-255.0, 515.0)
+
+
+def test_each_input_is_checked_by_its_own_values(tmp_path):
+    spec = {"name": "image", "shape": [None, 4, 4, 3], "dtype": "float32", "image": None}
+    gain = {"name": "gain", "shape": [None, 1], "dtype": "float32", "image": None}
+    np.savez(tmp_path / "a.npz", image=PIXELS / 255, gain=np.full((120, 1), 0.25))
+    found = open_dataset(str(tmp_path / "a.npz"), inputs=[spec, gain], labels=[])
+    found.write_inputs(tmp_path)
+    with pytest.raises(DataError, match=r"every value of the input 'gain' is 0\.25"):
+        check_calibration(found, None, [spec, gain], tmp_path)

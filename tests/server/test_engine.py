@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packager_server import reader
 from PIL import Image
 
 HERE = Path(__file__).resolve().parent
@@ -262,6 +263,10 @@ def make_bundles(models, folder):
         "not json": lambda path: (path / "manifest.json").write_text("{"),
         "lacking": lambda path: edit(path, "manifest.json", lambda m: m.pop("artifacts")),
         "leading out": lambda path: edit(path, "manifest.json", lead_out),
+        "other model": lambda path: edit(path, "manifest.json", name_another_model),
+        "absolute samples": name_absolute_samples,
+        "linked input": link_an_input,
+        "dotted values": store_outside,
         "too old": lambda path: edit(path, "manifest.json", lambda m: require(m, "99.1")),
         "no model": lambda path: (path / "saved_model.pb").unlink(),
         "not finite": lambda path: replace_model(path, models / "inverse"),
@@ -346,6 +351,29 @@ def store_as_npy(bundle):
 
 def lead_out(manifest):
     manifest["files"]["../../../etc/passwd"] = {"bytes": 1, "sha256": ""}
+
+
+def name_another_model(manifest):
+    manifest["artifacts"][0]["path"] = "../../good/2"
+
+
+def name_absolute_samples(bundle):
+    path = str((bundle / "golden/samples.json").resolve())
+    edit(bundle, "manifest.json", lambda manifest: manifest["golden"].update(path=path))
+
+
+def link_an_input(bundle):
+    inside = bundle / "golden/001.image.npy"
+    outside = bundle.parent / "001.image.npy"
+    inside.rename(outside)
+    inside.symlink_to(outside)
+
+
+def store_outside(bundle):
+    store_as_npy(bundle)
+    (bundle / "golden/stored.npy").rename(bundle.parent / "stored.npy")
+    samples = bundle / "golden/samples.json"
+    samples.write_text(samples.read_text().replace("golden/stored.npy", "../stored.npy"))
 
 
 def require(manifest, version):
@@ -436,6 +464,28 @@ def test_a_model_that_cannot_be_run(answers):
     assert "saved_model.pb is missing" in answer["artifacts"][0]["reason"]
 
 
+@pytest.mark.parametrize("name", ["other model", "linked input", "dotted values"])
+def test_nothing_outside_the_bundle_is_used(answers, name):
+    code, answer = verified(answers, name)
+    (artifact,) = answer["artifacts"]
+    assert (code, artifact["status"], artifact["samples"]) == (1, "failed", 0)
+    assert "leads out of the bundle" in artifact["reason"]
+
+
+def test_a_listed_file_outside_the_bundle_is_a_problem(answers):
+    code, answer = verified(answers, "leading out")
+    (problem,) = answer["files"]["problems"]
+    assert (code, problem["path"]) == (1, "../../../etc/passwd")
+    assert "leads out of the bundle" in problem["problem"]
+
+
+@pytest.mark.parametrize("name", ["../up", "/tmp/root", "a/b", "a\\b"])
+def test_names_of_tensors_do_not_become_paths(name, tmp_path):
+    with pytest.raises(reader.EngineError, match="cannot be that of a file"):
+        reader.npy_path(tmp_path, name)
+    assert reader.npy_path(tmp_path, "serving_x:0") == tmp_path / "serving_x:0.npy"
+
+
 def test_an_old_tensorflow_must_not_run_it(answers):
     code, answer = verified(answers, "too old")
     assert (code, answer["artifacts"][0]["status"]) == (4, "skipped")
@@ -448,7 +498,7 @@ def test_an_old_tensorflow_must_not_run_it(answers):
         ("newer schema", 1, "schema 2 is newer than this program's 1"),
         ("not json", 1, "manifest.json: cannot be read"),
         ("lacking", 1, "its JSON files lack 'artifacts'"),
-        ("leading out", 1, "leads out of the bundle"),
+        ("absolute samples", 1, "leads out of the bundle"),
         ("unwanted", 2, "no artifact 'tflite/int8' that this program runs"),
     ],
 )

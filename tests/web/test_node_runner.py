@@ -234,6 +234,123 @@ def test_paths_outside_the_bundle_are_refused(bundle: Path, node: Any, vendor: P
     assert "outside the bundle" in json.loads(done.stdout)["artifacts"][0]["reason"]
 
 
+@pytest.mark.parametrize("name", ["golden/1.image.png", "golden/score.npy", "notes.txt"])
+def test_links_out_of_the_bundle_are_refused(
+    bundle: Path, node: Any, vendor: Path, name: str
+) -> None:
+    outside = bundle.parent / "outside"
+    (bundle / name).rename(outside)
+    (bundle / name).symlink_to(outside)
+    done = node(RUN, "verify", bundle)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert answer["files"]["problems"] == [{"path": name, "problem": "outside the bundle"}]
+    expected = "passed" if name == "notes.txt" else "failed"
+    assert answer["artifacts"][0]["status"] == expected
+
+
+@pytest.mark.parametrize("way", ["../stolen.bin", "/tmp/stolen.bin", "a/../../stolen.bin", "link"])
+def test_shards_outside_the_models_folder_are_refused(
+    bundle: Path, node: Any, vendor: Path, way: str
+) -> None:
+    """Both commands; only the hash of model.json itself is right."""
+    folder = bundle / "tfjs" / "layers"
+    model = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    paths = model["weightsManifest"][0]["paths"]
+    (folder / paths[1]).rename(folder.parent / "stolen.bin")
+    (folder / "link").symlink_to(folder.parent / "stolen.bin")
+    paths[1] = way
+    write_json(folder / "model.json", model)
+    seal(bundle, files=None)
+    inputs = bundle.parent / "in"
+    inputs.mkdir()
+    np.save(inputs / "image.npy", np.ones((3, 5, 6, 3), np.float32))
+    np.save(inputs / "extra.npy", np.ones((3, 2), np.float32))
+    command = ("run", folder / "model.json", "--inputs", inputs, "--outputs", bundle.parent / "out")
+    done = node(RUN, *command)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "lies outside" in done.stderr
+    done = node(RUN, "verify", bundle)
+    if way == "link":  # it stays inside the bundle, whose manifest would list it
+        assert done.returncode == 0
+    else:
+        assert "lies outside" in json.loads(done.stdout)["artifacts"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "code", "status"),
+    [
+        ({"@tensorflow/tfjs": "4.9"}, 0, "passed"),
+        ({"@tensorflow/tfjs": "4.22.0"}, 0, "passed"),
+        ({"@tensorflow/tfjs": "4.22.1"}, 4, "skipped"),
+        ({"@tensorflow/tfjs": "4.100.0-rc1"}, 4, "skipped"),
+        ({"@litertjs/core": "1.0.0"}, 4, "skipped"),
+        ({}, 4, "skipped"),
+    ],
+)
+def test_the_oldest_version_is_compared(
+    bundle: Path, node: Any, vendor: Path, oldest: dict[str, str], code: int, status: str
+) -> None:
+    runtime = {"kind": "tfjs-layers", "min_version": oldest}
+    seal(bundle, artifacts=[{"id": ID, "path": "tfjs/layers/model.json", "runtime": runtime}])
+    done = node(RUN, "verify", bundle)
+    (result,) = json.loads(done.stdout)["artifacts"]
+    assert (done.returncode, result["status"]) == (code, status)
+    if status == "skipped":
+        assert "@tensorflow/tfjs" in result["reason"]
+        assert oldest.get("@tensorflow/tfjs", "") in result["reason"]
+
+
+def test_a_folder_without_a_manifest_is_no_version(
+    bundle: Path, node_json: Any, vendor: Path
+) -> None:
+    (bundle.parent / "17").mkdir()
+    (bundle.parent / "latest").mkdir()
+    shutil.copytree(bundle, bundle.parent / "009")
+    (bundle.parent / "009" / "more.txt").write_text("what tells it from version 1")
+    seal(bundle.parent / "009", golden=None)
+    answer = node_json(RUN, "verify", bundle.parent, "--artifact", "tflite/int8")
+    newest = len([p for p in (bundle.parent / "009").rglob("*") if p.is_file()]) - 1
+    assert answer["files"]["checked"] == newest
+    assert node_json(RUN, "verify", bundle)["artifacts"][0]["status"] == "passed"
+
+
+def test_outputs_that_are_not_finite(bundle: Path, node: Any, vendor: Path) -> None:
+    """They fail, and the record, which is JSON, leaves them out."""
+    shard = sorted((bundle / "tfjs" / "layers").glob("weights-*"))[0]
+    content = np.frombuffer(shard.read_bytes(), "<f4").copy()
+    content[:] = np.nan
+    shard.write_bytes(content.tobytes())
+    golden = bundle / "golden" / "samples.json"
+    stored = json.loads(golden.read_text(encoding="utf-8"))
+    for with_stored_values in (True, False):
+        if not with_stored_values:
+            for sample in stored["samples"]:
+                del sample["artifacts"]
+            write_json(golden, stored)
+        seal(bundle)
+        done = node(RUN, "verify", bundle, "--record", bundle.parent / "record.json")
+        (result,) = json.loads(done.stdout)["artifacts"]
+        assert (done.returncode, result["status"], result["samples"]) == (3, "failed", 4)
+        assert result["reason"] == "sample 000: an output is NaN or infinite"
+        assert json.loads((bundle.parent / "record.json").read_text()) == {}
+
+
+def test_names_of_tensors_do_not_become_paths(bundle: Path, node: Any, vendor: Path) -> None:
+    folder = bundle / "tfjs" / "layers"
+    model = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    model["userDefinedMetadata"]["packager"]["outputs"][0]["name"] = "../stolen"
+    write_json(folder / "model.json", model)
+    inputs, outputs = bundle.parent / "in", bundle.parent / "out"
+    inputs.mkdir()
+    np.save(inputs / "image.npy", np.ones((3, 5, 6, 3), np.float32))
+    np.save(inputs / "extra.npy", np.ones((3, 2), np.float32))
+    done = node(RUN, "run", folder / "model.json", "--inputs", inputs, "--outputs", outputs)
+    assert done.returncode == 1
+    assert "../stolen is the name of a tensor" in done.stderr
+    assert not list(bundle.parent.rglob("stolen*"))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
 def test_run_over_many_samples(bundle: Path, node_json: Any, vendor: Path, dtype: str) -> None:
     folder = bundle / "tfjs" / "layers"

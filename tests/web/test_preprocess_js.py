@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from packager import preprocess as reference
+
 pytestmark = pytest.mark.node
 
 HERE = Path(__file__).resolve().parent
@@ -196,6 +198,73 @@ def test_alpha_gray_and_normalisation(tmp_path: Path, node_json: NodeJson) -> No
         np.testing.assert_array_equal(result, expected, err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+def test_integers_are_rounded_as_in_python(tmp_path: Path, node_json: NodeJson, dtype: str) -> None:
+    """Ties, the numbers beside them, and what is clipped, by packager/preprocess.py."""
+    ramp = np.arange(256, dtype=np.uint8)[np.newaxis]
+    below = 0.49999999999999994
+    assert np.floor(below + 0.5) == 1.0
+    cases = Cases(tmp_path)
+    for scale, offset in [(below, 0.0), (-below, 0.0), (0.5, -64.25), (0.5, -64.0), (7e4, -1e7)]:
+        spec = declaration((256, 1), channels="gray", scale=[scale], offset=[offset])
+        expected = reference.normalise(ramp[..., np.newaxis], spec, dtype)[..., 0]
+        cases.add(ramp, spec, dtype, expected)
+    assert {int(e[0, 1]) for e in cases.expected[:2]} == {0}
+    for name, result, expected in zip(
+        cases.names, cases.run(node_json), cases.expected, strict=True
+    ):
+        np.testing.assert_array_equal(result, expected, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [None, 5],
+        [2, None],
+        [None, None, 10],
+        [None],
+        [2, 5, None],
+        [None, None],
+        [3, None],
+        [2, 5],
+        [7],
+    ],
+)
+def test_free_dimensions_are_what_python_makes_of_them(
+    tmp_path: Path, node_json: NodeJson, shape: list[int | None]
+) -> None:
+    pixels = np.arange(1, 11, dtype=np.uint8).reshape(2, 5)
+    image = declaration((5, 2), channels="gray")
+    spec = {"name": "x", "dtype": "float32", "shape": [None, *shape], "image": image}
+    (answer,) = node_json(call_script(tmp_path, pixels[..., np.newaxis]), json.dumps([spec]))
+    try:
+        expected = reference.preprocess(pixels, spec)
+    except reference.PreprocessError:
+        assert answer["error"].startswith("PreprocessError: input x takes")
+        return
+    assert answer["shape"] == list(expected.shape)
+    np.testing.assert_array_equal(answer["values"], expected.ravel())
+
+
+def call_script(folder: Path, pixels: Array) -> Path:
+    """A script that preprocesses these pixels for each input of a JSON list."""
+    height, width, channels = pixels.shape
+    module = (HERE / ".." / ".." / "web" / "preprocess.js").resolve().as_uri()
+    script = folder / "call.mjs"
+    script.write_text(
+        f"import {{ preprocess }} from '{module}';\n"
+        f"const data = Uint8Array.from({pixels.ravel().tolist()});\n"
+        f"const pixels = {{ data, width: {width}, height: {height}, channels: {channels} }};\n"
+        "console.log(JSON.stringify(JSON.parse(process.argv[2]).map((input) => {\n"
+        "  try {\n"
+        "    const { shape, data: values } = preprocess(pixels, input);\n"
+        "    return { shape, values: [...values] };\n"
+        "  } catch (error) { return { error: `${error.name}: ${error.message}` }; }\n"
+        "})));\n"
+    )
+    return script
+
+
 TF_REFERENCE = """
 import sys
 import numpy as np, tensorflow as tf
@@ -235,30 +304,30 @@ def test_tf_methods_are_within_one_ulp(tmp_path: Path, node_json: NodeJson) -> N
 
 
 def test_bad_declarations_are_named(tmp_path: Path, node_json: NodeJson) -> None:
-    script = tmp_path / "bad.mjs"
-    module = (HERE / ".." / ".." / "web" / "preprocess.js").resolve().as_uri()
-    script.write_text(
-        f"import {{ preprocess }} from '{module}';\n"
-        "const pixels = { data: new Uint8Array(12), width: 2, height: 2, channels: 3 };\n"
-        "const inputs = JSON.parse(process.argv[2]);\n"
-        "console.log(JSON.stringify(inputs.map((input) => {\n"
-        "  try { preprocess(pixels, input); return 'no error'; }\n"
-        "  catch (error) { return `${error.name}: ${error.message}`; }\n"
-        "})));\n"
-    )
+    script = call_script(tmp_path, np.zeros((2, 2, 3), np.uint8))
     good = {"name": "photo", "dtype": "float32", "shape": [None, 2, 2, 3]}
     inputs = [
         {**good, "image": declaration((2, 2), resize="bilinear")},
         {**good, "image": declaration((2, 2), channels="cmyk")},
         {**good, "image": declaration((3, 2))},
         {**good, "dtype": "string", "image": declaration((2, 2))},
+        {**good, "image": declaration((2, 2), scale=[1.0, 2.0])},
+        {**good, "image": declaration((2, 2), offset=[])},
         good,
     ]
     answers = node_json(script, json.dumps(inputs))
     for answer, words in zip(
         answers,
-        ["pillow:bilinear", "cmyk", "2 x 2 x 3", "string", "no image"],
+        [
+            "pillow:bilinear",
+            "cmyk",
+            "2 x 2 x 3",
+            "string",
+            "scale needs",
+            "offset needs",
+            "no image",
+        ],
         strict=True,
     ):
-        assert answer.startswith("PreprocessError: input photo")
-        assert words in answer
+        assert answer["error"].startswith("PreprocessError: input photo")
+        assert words in answer["error"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from pathlib import Path
 from typing import Any
+from zlib import compress, crc32
 
 import numpy as np
 import pytest
@@ -67,6 +69,39 @@ def test_png_files_that_are_refused(tmp_path: Path, node_json: Any) -> None:
     names = [*broken, "deep.png"]
     answers = node_json(DECODE, *(tmp_path / name for name in names))
     words = ["not a PNG", "cut off", "is damaged", "is damaged", "16 bits"]
+    for answer, word in zip(answers, words, strict=True):
+        assert answer["error"].startswith("PngError")
+        assert word in answer["error"]
+
+
+def png(width: int, height: int, pixels: bytes, header: bool = True) -> bytes:
+    """A gray PNG file whose header may say something else than its pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    ends = chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 0, 0, 0, 0)) if header else b""
+    return b"\x89PNG\r\n\x1a\n" + ends + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def test_png_files_that_unpack_to_more_than_they_declare(tmp_path: Path, node_json: Any) -> None:
+    rows = b"\0abcd" * 3
+    bomb = compress(bytes(200_000_000), 9)
+    assert len(bomb) < 300_000
+    files = {
+        "good": png(4, 3, compress(rows)),
+        "bomb": png(4, 3, bomb),
+        "short": png(4, 3, compress(rows[:-1])),
+        "huge": png(60_000, 60_000, bomb),
+        "empty": png(0, 3, compress(b"")),
+        "headless": png(4, 3, compress(rows), header=False),
+        "no zlib": png(4, 3, rows),
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.png").write_bytes(content)
+    good, *answers = node_json(DECODE, *(tmp_path / f"{name}.png" for name in files))
+    assert good == {"shape": [3, 4, 1], "values": list(b"abcd" * 3)}
+    words = ["unpacked to 15 bytes", "wrong length", "60000 x 60000", "0 x 3", "header", "unpacked"]
     for answer, word in zip(answers, words, strict=True):
         assert answer["error"].startswith("PngError")
         assert word in answer["error"]

@@ -1,16 +1,20 @@
 // `run`: a model over many samples, batch by batch, from .npy files to .npy files.
 
 import { mkdirSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 
+import { readTfjs } from '../bundle.js';
 import { load, RuntimeError } from '../runtimes/tfjs.js';
+import { inside } from './files.mjs';
 import { NpyReader, NpyWriter } from './npy.mjs';
 import { loadTf } from './tf.mjs';
 
-function readSource(path) {
-  const json = JSON.parse(readFileSync(path, 'utf8'));
-  const names = (json.weightsManifest ?? []).flatMap((group) => group.paths);
-  return { json, weights: names.map((name) => readFileSync(join(dirname(path), name))) };
+// A tensor's name becomes that of a file.
+function npyPath(folder, tensor) {
+  if (/[/\\]/.test(tensor)) {
+    throw new RuntimeError(`${tensor} is the name of a tensor and cannot be that of a file`);
+  }
+  return join(folder, `${tensor}.npy`);
 }
 
 /** True for what TF.js says when a back end has no implementation of an operation. */
@@ -47,7 +51,7 @@ export async function withRuntime(source, card, { backend, vendor }, action) {
 }
 
 function openInputs(folder, names) {
-  const readers = names.map((name) => [name, new NpyReader(join(folder, `${name}.npy`))]);
+  const readers = names.map((name) => [name, new NpyReader(npyPath(folder, name))]);
   const counts = new Set(readers.map(([, { shape }]) => shape[0]));
   if (counts.size !== 1 || counts.has(0)) {
     throw new RuntimeError(
@@ -69,7 +73,7 @@ async function runAll(runtime, { readers, count }, folder, batch) {
           throw new RuntimeError(`output ${name}: ${end - start} samples gave ${shape[0]}`);
         }
         if (!writers.has(name)) {
-          const path = join(folder, `${name}.npy`);
+          const path = npyPath(folder, name);
           writers.set(name, new NpyWriter(path, 'float32', [count, ...shape.slice(1)]));
         }
         writers.get(name).append(data);
@@ -90,7 +94,10 @@ async function runAll(runtime, { readers, count }, folder, batch) {
  *   time of reading, running and writing, without loading the model.
  */
 export async function evaluate(modelPath, options) {
-  const source = readSource(modelPath);
+  const folder = dirname(modelPath);
+  const source = await readTfjs(
+    basename(modelPath), async (path) => readFileSync(inside(folder, path)),
+  );
   const card = source.json.userDefinedMetadata?.packager;
   if (card === undefined) throw new RuntimeError(`${modelPath} holds no card of packager`);
   const inputs = openInputs(options.inputs, card.inputs.map(({ name }) => name));

@@ -12,6 +12,8 @@ export class PngError extends Error {
 }
 
 const SIGNATURE = [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a];
+// Pillow's limit, which the Python runners have.
+const MAX_PIXELS = 89_478_485;
 const COLOUR_CHANNELS = { 0: 1, 2: 3, 3: 1, 4: 2, 6: 4 };
 const PALETTE = 3;
 
@@ -46,6 +48,7 @@ function* chunks(bytes) {
 }
 
 function parseHeader(data) {
+  if (data?.length !== 13) throw new PngError('the header is missing or damaged');
   const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
   const header = {
     width: view.getUint32(0), height: view.getUint32(4), depth: data[8], colour: data[9],
@@ -54,7 +57,24 @@ function parseHeader(data) {
   if (header.depth !== 8) throw new PngError(`${header.depth} bits per channel; 8 are decoded`);
   if (header.interlace !== 0) throw new PngError('interlaced files are not decoded');
   if (COLOUR_CHANNELS[header.colour] === undefined) throw new PngError('unknown colour type');
+  const pixels = header.width * header.height;
+  if (pixels === 0 || pixels > MAX_PIXELS) {
+    throw new PngError(`${header.width} x ${header.height} pixels; 1 to ${MAX_PIXELS} are decoded`);
+  }
   return { ...header, samples: COLOUR_CHANNELS[header.colour] };
+}
+
+// A small file can hold gigabytes of zeros, so no more is unpacked than the header declares.
+function inflate(pieces, { width, height, samples }) {
+  const length = (width * samples + 1) * height;
+  let raw;
+  try {
+    raw = inflateSync(Buffer.concat(pieces), { maxOutputLength: length });
+  } catch (error) {
+    throw new PngError(`the pixel data cannot be unpacked to ${length} bytes: ${error.message}`);
+  }
+  if (raw.length !== length) throw new PngError('the pixel data has a wrong length');
+  return raw;
 }
 
 function paeth(left, up, corner) {
@@ -74,7 +94,6 @@ const PREDICTORS = [
 
 function unfilter(raw, { width, height, samples }) {
   const stride = width * samples;
-  if (raw.length !== (stride + 1) * height) throw new PngError('the pixel data has a wrong length');
   const out = new Uint8Array(stride * height);
   for (let y = 0; y < height; y += 1) {
     const predict = PREDICTORS[raw[y * (stride + 1)]];
@@ -133,7 +152,7 @@ export function decodePng(bytes) {
   }
   const header = parseHeader(found.get('IHDR'));
   const { width, height, colour, samples } = header;
-  const data = unfilter(inflateSync(Buffer.concat(pieces)), header);
+  const data = unfilter(inflate(pieces, header), header);
   const transparency = found.get('tRNS');
   if (colour === PALETTE) {
     return { width, height, ...applyPalette(data, found.get('PLTE'), transparency) };

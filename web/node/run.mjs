@@ -5,7 +5,8 @@
 //
 // Both take [--backend wasm|cpu] [--vendor DIR] [--debug]. Standard output is one JSON document
 // (docs/bundle.md, "What the runners answer"), everything else goes to standard error.
-// Exit codes: 0 ok, 1 failure, 2 usage, 3 a sample is outside its tolerance, 4 TF.js is missing.
+// Exit codes: 0 ok, 1 failure, 2 usage, 3 a sample is outside its tolerance, 4 TF.js is missing or
+// too old.
 
 import { writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -60,13 +61,17 @@ async function runCommand(options) {
   return { answer, exitCode: 0 };
 }
 
+function verifyExitCode({ files, artifacts }, lacking) {
+  const failed = artifacts.filter(({ status }) => status === 'failed');
+  if (files.problems.length > 0 || failed.some(({ samples }) => samples === 0)) return 1;
+  if (failed.length > 0) return 3;
+  return lacking ? 4 : 0;
+}
+
 async function verifyCommand(options) {
-  const { answer, recorded } = await verify(options.target, options);
+  const { answer, recorded, lacking } = await verify(options.target, options);
   if (options.record !== undefined) writeFileSync(options.record, JSON.stringify(recorded));
-  const unusable = answer.artifacts.some(({ error }) => error !== undefined);
-  if (answer.files.problems.length > 0 || unusable) return { answer, exitCode: 1 };
-  const failed = answer.artifacts.some(({ status }) => status === 'failed');
-  return { answer, exitCode: failed ? 3 : 0 };
+  return { answer, exitCode: verifyExitCode(answer, lacking) };
 }
 
 function exitCodeOf(error) {

@@ -46,6 +46,11 @@ function runOnce(path, modules) {
   return loaded.get(path);
 }
 
+/** The version of TF.js in the vendor folder. */
+export function tfVersion(vendor) {
+  return runOnce(join(vendor, 'tf.min.js'), {}).version.tfjs;
+}
+
 /**
  * Loads TF.js and makes a back end current.
  *

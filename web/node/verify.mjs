@@ -1,37 +1,29 @@
 // `verify`: the hashes of a bundle's files, and its TF.js artifacts on the golden samples.
 
 import { createHash } from 'node:crypto';
-import { createReadStream, existsSync, readdirSync, readFileSync } from 'node:fs';
+import { createReadStream, existsSync, readdirSync } from 'node:fs';
 import os from 'node:os';
 import { join, sep } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { pathToFileURL } from 'node:url';
 
-import { BundleError, isTfjs, openBundle } from '../bundle.js';
+import { BundleError, isTfjs, openBundle, whyNot } from '../bundle.js';
 import { parseNpy } from '../npy.js';
 import { preprocess } from '../preprocess.js';
 import { isMissingKernel, withRuntime } from './evaluate.mjs';
+import { fetchBelow, inside, OutsideError } from './files.mjs';
 import { decodePng } from './png.mjs';
-import { VendorMissing } from './tf.mjs';
+import { tfVersion, VendorMissing } from './tf.mjs';
 
 const PACKAGE = '@tensorflow/tfjs';
 
 // NAME/VERSION, or NAME for its newest version.
 function bundleFolder(path) {
-  if (existsSync(join(path, 'manifest.json')) || !existsSync(path)) return path;
-  const versions = readdirSync(path).filter((name) => /^[1-9][0-9]*$/.test(name)).map(Number);
-  return versions.length === 0 ? path : join(path, String(Math.max(...versions)));
-}
-
-async function fileFetch(url) {
-  const path = fileURLToPath(url);
-  const ok = existsSync(path);
-  return {
-    ok, status: ok ? 200 : 404,
-    arrayBuffer: async () => {
-      const bytes = readFileSync(path);
-      return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
-    },
-  };
+  const isBundle = (folder) => existsSync(join(folder, 'manifest.json'));
+  if (isBundle(path) || !existsSync(path)) return path;
+  const versions = readdirSync(path)
+    .filter((name) => /^[0-9]+$/.test(name) && isBundle(join(path, name)))
+    .sort((a, b) => Number(a) - Number(b));
+  return versions.length === 0 ? path : join(path, versions.at(-1));
 }
 
 async function sha256OfFile(path) {
@@ -40,17 +32,20 @@ async function sha256OfFile(path) {
   return hash.digest('hex');
 }
 
+async function fileProblem(folder, name, sha256) {
+  try {
+    return (await sha256OfFile(inside(folder, name))) === sha256 ? '' : 'changed';
+  } catch (error) {
+    if (error instanceof OutsideError) return 'outside the bundle';
+    return error.code === 'ENOENT' ? 'missing' : error.message;
+  }
+}
+
 async function checkFiles(folder, files = {}) {
   const problems = [];
   for (const [path, { sha256 }] of Object.entries(files)) {
-    const target = join(folder, ...path.split('/'));
-    if (!target.startsWith(join(folder, sep))) {
-      problems.push({ path, problem: 'outside the bundle' });
-    } else if (!existsSync(target)) {
-      problems.push({ path, problem: 'missing' });
-    } else if ((await sha256OfFile(target)) !== sha256) {
-      problems.push({ path, problem: 'changed' });
-    }
+    const problem = await fileProblem(folder, path, sha256);
+    if (problem !== '') problems.push({ path, problem });
   }
   return { checked: Object.keys(files).length, problems };
 }
@@ -83,7 +78,7 @@ async function runSamples(bundle, artifact, golden, options) {
   });
 }
 
-// The largest absolute difference; infinite when lengths differ or a value is not finite.
+// The largest absolute difference; infinite when lengths differ or a stored value is not finite.
 function maxDifference(stored, values) {
   if (stored.length !== values.length) return Infinity;
   let largest = 0;
@@ -108,14 +103,22 @@ async function compareSample(bundle, stored, values, tolerances) {
   return worst;
 }
 
+function firstNotFinite(bySample) {
+  const isFinite = (outputs) => Object.values(outputs).every((v) => v.every(Number.isFinite));
+  return Object.keys(bySample).find((id) => !isFinite(bySample[id]));
+}
+
 async function compare(bundle, id, golden, bySample) {
+  const samples = golden.samples.length;
+  const bad = firstNotFinite(bySample);
+  if (bad !== undefined) {
+    const reason = `sample ${bad}: an output is NaN or infinite`;
+    return { id, status: 'failed', samples, worst_sample: bad, reason };
+  }
   const tolerances = golden.tolerances[id];
   const stored = golden.samples.filter((sample) => sample.artifacts?.[id] !== undefined);
-  const samples = golden.samples.length;
   if (stored.length === 0) return { id, status: 'recorded', samples, reason: 'nothing is stored' };
-  if (tolerances === undefined) {
-    return { id, status: 'skipped', samples, reason: 'no tolerance is stored' };
-  }
+  if (tolerances === undefined) throw new BundleError('no tolerance is stored');
   let worst = { difference: -1, excess: -Infinity };
   for (const sample of stored) {
     const found = await compareSample(
@@ -140,10 +143,9 @@ async function verifyArtifact(bundle, artifact, options) {
     const reason = `this runner does not run ${artifact.runtime.kind}`;
     return { result: { id, status: 'skipped', samples: 0, reason } };
   }
-  const versions = artifact.runtime.min_version;
-  if (versions !== undefined && versions[PACKAGE] === undefined) {
-    const reason = `${PACKAGE} is not among the runtimes that may run this file`;
-    return { result: { id, status: 'skipped', samples: 0, reason } };
+  const reason = whyNot(artifact, PACKAGE, tfVersion(options.vendor));
+  if (reason !== '') {
+    return { result: { id, status: 'skipped', samples: 0, reason }, lacking: true };
   }
   try {
     const golden = await bundle.golden();
@@ -151,9 +153,8 @@ async function verifyArtifact(bundle, artifact, options) {
     return { result: await compare(bundle, id, golden, bySample), bySample, runtime };
   } catch (error) {
     if (error instanceof VendorMissing) throw error;
-    const reason = isMissingKernel(error)
-      ? `${error.message}; try --backend cpu` : error.message;
-    return { result: { id, status: 'failed', samples: 0, reason, error: reason } };
+    const hint = isMissingKernel(error) ? '; try --backend cpu' : '';
+    return { result: { id, status: 'failed', samples: 0, reason: error.message + hint } };
   }
 }
 
@@ -169,22 +170,30 @@ function machine() {
  *
  * @param {string} path The bundle, or the folder of its versions.
  * @param {{artifact?: string, backend?: string, vendor: string}} options
- * @returns {Promise<{answer: object, recorded: object}>} The answer of docs/bundle.md, and the flat
- *   values by artifact, sample and output.
+ * @returns {Promise<{answer: object, recorded: object, lacking: boolean}>} The answer of
+ *   docs/bundle.md, the flat values by artifact, sample and output, and whether everything was
+ *   skipped because another TF.js is needed.
  */
 export async function verify(path, options) {
   const folder = bundleFolder(path);
-  const bundle = await openBundle(pathToFileURL(join(folder, sep)).href, { fetch: fileFetch });
+  const address = pathToFileURL(join(folder, sep)).href;
+  const bundle = await openBundle(address, { fetch: fetchBelow(folder) });
   const chosen = options.artifact === undefined
     ? bundle.tfjsArtifacts() : [bundle.artifact(options.artifact)];
   const files = await checkFiles(folder, bundle.manifest.files);
   const answer = { runner: 'web', runtime: {}, machine: machine(), files, artifacts: [] };
   const recorded = {};
+  let lacking = chosen.length > 0;
   for (const artifact of chosen) {
-    const { result, bySample, runtime } = await verifyArtifact(bundle, artifact, options);
+    const found = await verifyArtifact(bundle, artifact, options);
+    const { result, bySample, runtime } = found;
+    lacking &&= found.lacking === true;
     answer.artifacts.push(result);
     if (runtime !== undefined) answer.runtime = runtime;
-    if (bySample !== undefined) recorded[artifact.id] = bySample;
+    // JSON has no NaN either.
+    if (bySample !== undefined && firstNotFinite(bySample) === undefined) {
+      recorded[artifact.id] = bySample;
+    }
   }
-  return { answer, recorded };
+  return { answer, recorded, lacking };
 }

@@ -1,0 +1,106 @@
+"""An installed Chromium, pages that note what goes wrong in them, and a static server."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.browser.watched_page import SITE, Watched
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+LIMIT_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A headless browser."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is missing: pip install .[browser]"
+    )
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip("Chromium is missing: sh tests/browser/ensure-chromium.sh")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, headless=True, args=list(QUIET)
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[Callable[..., Watched]]:
+    """Opens an address in a context of its own, with Playwright's context options."""
+    contexts = []
+
+    def open_(address: str, **options: Any) -> Watched:
+        contexts.append(chromium.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(LIMIT_MS)
+        watched = Watched(page)
+
+        def note(message: Any) -> None:
+            if message.type in ("error", "warning"):
+                watched.problems.append(f"{message.type}: {message.text}")
+
+        page.on("console", note)
+        page.on("pageerror", lambda error: watched.problems.append(f"exception: {error}"))
+        page.on("request", lambda request: watched.requests.append(request.url))
+        page.goto(address)
+        return watched
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    extensions_map = {  # noqa: RUF012 - the base class has it so
+        **http.server.SimpleHTTPRequestHandler.extensions_map,
+        ".js": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def __init__(self, *arguments: Any, mounts: dict[str, Path], **options: Any) -> None:
+        self._mounts = mounts
+        super().__init__(*arguments, **options)
+
+    def translate_path(self, path: str) -> str:
+        _, first, *rest = unquote(urlsplit(path).path).split("/")
+        return str(self._mounts.get(first, SITE / "nowhere").joinpath(*rest))
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing: a missing file shows as an error in the page."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[dict[str, Path]], str]]:
+    """Serves folders on a free port of this machine; returns the address of the root."""
+    servers = []
+
+    def start(mounts: dict[str, Path]) -> str:
+        handler = functools.partial(_Handler, mounts=mounts)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
