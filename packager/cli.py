@@ -124,7 +124,9 @@ def init(model: str, target: str, **flags: Any) -> int:
     """Write a commented package.yaml that reproduces a build of MODEL."""
     from packager import initialise
 
-    written = initialise.write(_config(model, flags), Path(target), force=flags["force"])
+    output = flags["output"] or Path(target).absolute().parent / "dist"
+    config = _config(model, {**flags, "output": str(output)})
+    written = initialise.write(config, Path(target), force=flags["force"])
     click.echo(f"{written}\nnext: packager build --config {written}")
     return 0
 

@@ -51,6 +51,9 @@ class ConfigError(UsageError):
 class DataError(UsageError):
     """A calibration, evaluation or label source cannot be used."""
 
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint or "correct the data that the message names")
+
 
 class ModelError(UsageError):
     """The model cannot be opened, or opening it is refused."""

@@ -201,7 +201,7 @@ def make_constant(folder):
     [
         (make_empty, ["--preprocess", "0..1"], "no "),
         (break_one, ["--preprocess", "0..1"], "1.png"),
-        (make_constant, ["--preprocess", "0..1"], "same"),
+        (make_constant, ["--preprocess", "0..1"], "every value"),
         (lambda folder: None, [], "--preprocess"),
         (lambda folder: None, ["--preprocess", "keras:resnet5"], "resnet50"),
     ],

@@ -259,7 +259,8 @@ def to_input(raw: Path | Array, spec: InputSpec, where: str) -> Array:
             value = preprocess(raw, spec)
         except PreprocessError as error:
             prefix = "" if isinstance(raw, Path) else f"{where}: "
-            raise DataError(f"{prefix}{error}") from error
+            hint = error.hint or "replace the file or remove it from the data set"
+            raise DataError(f"{prefix}{error}", hint=hint) from error
     else:
         value = _to_tensor(np.asarray(raw), spec, where)
     if value.dtype.kind == "f" and not np.isfinite(value).all():

@@ -42,7 +42,10 @@ def open_folder(
         )
     if not flat and not groups:
         suffixes = " ".join(sorted(IMAGE_SUFFIXES))
-        raise DataError(f"{folder}: no images here; looked for {suffixes}")
+        raise DataError(
+            f"{folder}: no images here; looked for {suffixes}",
+            hint="give a folder that holds images, or one folder of images per class",
+        )
     paths = flat + [path for group in groups.values() for path in group]
     source = FileSource(input_name, tuple(paths))
     if flat or answer is None:

@@ -38,19 +38,38 @@ class Answer:
         return math.prod(sizes) if known else None
 
 
-def class_number(text: str, labels: Sequence[str], where: str) -> int:
-    """Returns the class that `text` names.
+def class_numbers(texts: Sequence[str], labels: Sequence[str], where: str) -> list[int]:
+    """Returns the classes that the texts of one data set name: all as labels, or all as numbers.
 
     With a single label, the positive class, every other text is class 0.
 
     Args:
-        text: A label, in any Unicode normalization, or a class number.
+        texts: Labels, in any Unicode normalization, or class numbers.
         labels: The model's labels.
         where: What the error message names.
 
     Raises:
-        DataError: `text` is none of the labels.
+        DataError: A text is none of the labels, or it is not clear what the texts are.
     """
+    plain = [_plain(label) for label in labels]
+    distinct = {text: _plain(text) for text in texts}
+    are_labels = all(text in plain for text in distinct.values())
+    clashing = sorted(
+        text
+        for text, name in distinct.items()
+        if name in plain and text.strip().isdecimal() and plain.index(name) != int(text)
+    )
+    if not are_labels and clashing and all(t.strip().isdecimal() for t in distinct):
+        raise DataError(
+            f"{where}: are {_shown(sorted(distinct))} class numbers or labels? {clashing[0]!r} is"
+            f" label number {plain.index(_plain(clashing[0]))}",
+            hint="Name every class by its label.",
+        )
+    known = {text: _class_number(text, labels, where) for text in distinct}
+    return [known[text] for text in texts]
+
+
+def _class_number(text: str, labels: Sequence[str], where: str) -> int:
     plain = [_plain(label) for label in labels]
     if _plain(text) in plain:
         return plain.index(_plain(text)) if len(labels) > 1 else 1
@@ -80,7 +99,13 @@ def folder_classes(
             hint="Give the values in a table: .csv with the columns path and target.",
         )
     if labels:
-        return [class_number(name, labels, where) for name in names]
+        numbers = class_numbers(names, labels, where)
+        if len(set(numbers)) < len(numbers):
+            raise DataError(
+                f"{where}: two of the folders {_shown(names)} stand for the same class",
+                hint="Give each folder the name of its label.",
+            )
+        return numbers
     order = sorted(names)
     if answer.classes not in (None, len(names)):
         raise DataError(
@@ -136,7 +161,7 @@ def _from_texts(targets: Array, labels: Sequence[str], where: str) -> Array:
             f"{where}: the targets are texts, and no labels are given",
             hint="Give the labels: --labels labels.txt",
         )
-    numbers = [class_number(str(text), labels, where) for text in targets.flat]
+    numbers = class_numbers([str(text) for text in targets.flat], labels, where)
     return np.array(numbers, np.int64).reshape(targets.shape)
 
 

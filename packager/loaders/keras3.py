@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import re
@@ -274,15 +275,12 @@ def _built_with(model: Any) -> dict[str, Any]:
         ]
         return {"inputs": keras.tree.pack_sequence_as(_input_structure(model), flat)}
     shapes = getattr(model, "_build_shapes_dict", None) or {}
-    return {
-        key.removesuffix("_shape"): keras.tree.map_shape_structure(
-            lambda shape, name=key.removesuffix("_shape"): keras.KerasTensor(
-                shape, "float32", name=name
-            ),
-            value,
-        )
-        for key, value in shapes.items()
-    }
+    found = {}
+    for key, value in shapes.items():
+        name = key.removesuffix("_shape")
+        tensor = functools.partial(keras.KerasTensor, dtype="float32", name=name)
+        found[name] = keras.tree.map_shape_structure(tensor, value)
+    return found
 
 
 def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:

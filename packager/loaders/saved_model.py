@@ -36,6 +36,7 @@ def open_folder(source: str, signature: str | None) -> OpenedModel:
     version = getattr(loaded, "tensorflow_version", "")
     given = function.structured_input_signature[1]
     inputs = _ends(given, "input")
+    _refuse_fixed_batch(source, inputs)
     outputs = _ends(function.structured_outputs, "output")
     check_weights(list(function.variables), source)
 
@@ -52,6 +53,15 @@ def open_folder(source: str, signature: str | None) -> OpenedModel:
         variables=list(function.variables),
         keep_alive=[loaded],
     )
+
+
+def _refuse_fixed_batch(source: str, inputs: tuple[End, ...]) -> None:
+    for end in inputs:
+        if end.fixed_batch and end.shape[0] != 1:
+            raise ModelError(
+                f"{source}: the input {end.name!r} takes exactly {end.shape[0]} samples at once",
+                hint="export a signature with a free batch, TensorSpec([None, ...]), or with 1",
+            )
 
 
 def _choose(source: str, signatures: Any, wanted: str | None) -> Any:

@@ -8,7 +8,7 @@ becomes one more call of each of its layers, which share their weights as before
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from packager.errors import ConversionError, UnsupportedError
@@ -81,8 +81,22 @@ def flatten(graph: LayerGraph, names: UniqueNames) -> FlatGraph:
     # Inputs first, so that they keep their names whatever the layers are called.
     feeds = [flattener.add_input(graph.layer(ref.layer)) for ref in graph.inputs]
     outputs = flattener.inline(graph, "", feeds)
-    layers = tuple(flattener.layers.values())
-    return FlatGraph(layers, tuple(flattener.order), tuple(feeds), tuple(outputs))
+    needed = _needed({i.name: i for i in flattener.layers.values()}, [*feeds, *outputs])
+    layers = tuple(item for item in flattener.layers.values() if item.name in needed)
+    order = tuple(ref for ref in flattener.order if ref.layer in needed)
+    return FlatGraph(layers, order, tuple(feeds), tuple(outputs))
+
+
+def _needed(layers: Mapping[str, FlatLayer], ends: Sequence[TensorRef]) -> set[str]:
+    """Names of the layers that the ends depend on; TF.js refuses weights of any other."""
+    found: set[str] = set()
+    waiting = [ref.layer for ref in ends]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [ref.layer for call in layers[name].calls for ref in call]
+    return found
 
 
 class _Known:

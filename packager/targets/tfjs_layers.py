@@ -143,17 +143,27 @@ def _plan(graph: LayerGraph, names: UniqueNames) -> _Plan:
         inputs = [shapes.get(r) for r in item.calls[ref.node]] if item.calls else []
         known = [shape for shape in inputs if shape is not None]
         unknown = len(known) < len(inputs)
-        if ref.node == 0:
-            try:
-                chain = chain_of(item, None if unknown else known)
-                if item.name in split:
-                    raise Refused(*_SEVERAL_OUTPUTS)
+        try:
+            chain = chain_of(item, None if unknown else known)
+            if item.name in split:
+                raise Refused(*_SEVERAL_OUTPUTS)
+            if ref.node == 0:
                 chains[item.name] = chain
-            except Refused as refused:
+            elif item.name in chains and not unknown and not _same(chain, chains[item.name]):
+                raise Refused("it is shared, and the shapes of its calls need different forms")
+        except Refused as refused:
+            # A layer is refused once, whichever of its calls is the reason.
+            if ref.node == 0 or item.name in chains:
                 reasons.append(_sentence(item, refused))
+            chains.pop(item.name, None)
         judged = item.name in chains and not unknown
         shapes[ref] = _shape(item.layer, known) if judged else None
     return _Plan(flat, chains, reasons)
+
+
+def _same(one: Chain, other: Chain) -> bool:
+    """Whether two chains are the same layers; they have the same weights."""
+    return [(s.class_name, s.config) for s in one] == [(s.class_name, s.config) for s in other]
 
 
 def _with_several_outputs(flat: FlatGraph) -> set[str]:

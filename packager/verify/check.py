@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ class _Verification:
         for artifact in self.manifest.artifacts:
             groups.setdefault(artifact.runtime.kind, []).append(artifact)
         with reporter.stage("verify with the shipped runners") as detail:
-            with ThreadPoolExecutor(PARALLEL) as pool:
+            with runners.pool(PARALLEL) as pool:
                 tasks = {
                     a.id: pool.submit(self._run_one, a) for group in groups.values() for a in group
                 }

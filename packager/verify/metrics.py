@@ -16,8 +16,7 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 1024
 # Two regression outputs agree when they differ by at most this share of the output's range.
 REGRESSION_TOLERANCE = 0.02
-# Values that differ by less than this share of their magnitude differ by float32's rounding only.
-_CONSTANT_SHARE = 1e-6
+_SMALLEST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,13 @@ def load(folder: Path, output: OutputSpec) -> Array:
 def output_range(outputs: Array) -> float:
     """Returns maximum - minimum of outputs `[N, ...]`, always positive.
 
-    Outputs that are constant but for float32's rounding have no range; their magnitude stands in,
-    and 1 for zeros.
+    At least a twentieth of the outputs' magnitude, so that a limit of 1e-5 never asks for less
+    than four units in the last place of a float32; 1 for zeros.
     """
     low, high = np.inf, -np.inf
     for block, _ in _blocks(outputs):
         low, high = min(low, float(block.min())), max(high, float(block.max()))
-    magnitude = max(abs(low), abs(high))
-    spread = high - low
-    return spread if spread > _CONSTANT_SHARE * magnitude else magnitude or 1.0
+    return max(high - low, _SMALLEST_SHARE * max(abs(low), abs(high))) or 1.0
 
 
 def measure(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packager.datasets.targets import Answer, check_targets
+from packager.datasets.targets import Answer, check_targets, class_numbers, folder_classes
 from packager.errors import DataError
 
 TEN = Answer("classification", (10,))
@@ -112,3 +112,29 @@ def test_targets_that_do_not_fit(targets, answer, message, hint):
 def test_another_count():
     with pytest.raises(DataError, match="6 samples, but 5 targets"):
         check_targets(np.arange(5), 6, (), TEN, "data.npz")
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "expected"),
+    [
+        (["b", "a", "b"], ["a", "b"], [1, 0, 1]),
+        (["1", "0"], ["0", "1"], [1, 0]),
+        (["2", "3", "1"], ["1", "2", "3"], [1, 2, 0]),
+        (["0", "2"], ["a", "b", "c"], [0, 2]),
+        (["yes", "no"], ["yes"], [1, 0]),
+    ],
+)
+def test_texts_are_all_labels_or_all_numbers(texts, labels, expected):
+    assert class_numbers(texts, labels, "data") == expected
+
+
+def test_texts_that_could_be_both_are_refused():
+    """Folders 0, 1, 2 and the labels 1, 2, 3: taking 1 and 2 as labels would merge two classes."""
+    with pytest.raises(DataError, match="class numbers or labels"):
+        class_numbers(["0", "1", "2"], ["1", "2", "3"], "data")
+
+
+def test_two_folders_of_one_class_are_refused():
+    answer = Answer("classification", (2,))
+    with pytest.raises(DataError, match="same class"):
+        folder_classes(["a", "0"], ["a", "b"], answer, "data")

@@ -1,5 +1,6 @@
 """Post-training quantization: every recipe, operator by operator, on both runtimes."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from packager.children import Child
-from packager.errors import ConversionError
+from packager.errors import ConversionError, UnsupportedError
 from packager.quantize.recipes import CALIBRATED, RECIPES
 from tests.conftest import ROOT
 from tests.quantize.build_ops import LAYERS
@@ -26,7 +27,18 @@ LIMITS = {
     "int8_float_io": 0.03,
     "int16x8": 0.01,
 }
-FILES = [f"{name}.{mode}" for name in LAYERS for mode in LIMITS]
+WITH_WEIGHTS = {
+    "conv", "pointwise", "strided", "dilated", "depthwise", "dense", "transposed", "separable",
+    "flat_dense",
+}  # fmt: skip
+# A mode that would change nothing is refused: no weights, or no operator with an integer form.
+REFUSED = {
+    *(f"{n}.{m}" for n in LAYERS for m in ("float16", "dynamic_int8") if n not in WITH_WEIGHTS),
+    "transposed.dynamic_int8",
+    *(f"leaky.{mode}" for mode in CALIBRATED),
+    "hard_silu.int16x8",
+}
+FILES = sorted({f"{name}.{mode}" for name in LAYERS for mode in LIMITS} - REFUSED)
 
 
 @pytest.fixture(scope="session")
@@ -68,11 +80,17 @@ def quantize_all(child, folder, name):
     ranges = folder / f"{name}.ranges"
     child.call("calibrate", "x", model=base, samples=folder / "inputs", ranges=ranges)
     for mode in RECIPES:
-        found[f"{name}.{mode}"] = child.call(
-            "quantize", "x", model=base, target=folder / f"{name}.{mode}", mode=mode,
-            ranges=ranges if mode in CALIBRATED else None,
-        )  # fmt: skip
+        with contextlib.suppress(UnsupportedError):
+            found[f"{name}.{mode}"] = child.call(
+                "quantize", "x", model=base, target=folder / f"{name}.{mode}", mode=mode,
+                ranges=ranges if mode in CALIBRATED else None,
+            )  # fmt: skip
     return found
+
+
+def test_a_mode_that_changes_nothing_is_refused(described):
+    everything = {f"{name}.{mode}" for name in LAYERS for mode in LIMITS}
+    assert everything - set(described) == REFUSED
 
 
 @pytest.fixture(scope="session")
@@ -142,10 +160,13 @@ def test_quantization_changes_the_numbers(on_litert, mode):
     assert on_litert["conv.float32"] < 1e-5
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", sorted({file.partition(".")[0] for file in FILES}))
 def test_what_has_a_recipe_is_fully_integer(described, name):
+    if f"{name}.int8" in REFUSED:
+        assert f"{name}.int8" not in described
+        return
     answer = described[f"{name}.int8"]
-    without_rule = {"leaky": ["LEAKY_RELU"], "upsampled": ["TILE"], "normalised": ["NEG"]}
+    without_rule = {"normalised": ["NEG"], "upsampled": ["TILE"]}
     assert answer["float_ops"] == without_rule.get(name, [])
     assert (answer["integer_op_share"] == 1.0) == (name not in without_rule)
 

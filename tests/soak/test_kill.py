@@ -1,5 +1,6 @@
 """A build that is killed at any moment leaves a whole bundle or none, and a rerun works."""
 
+import contextlib
 import os
 import random
 import signal
@@ -32,10 +33,8 @@ def test_kill_at_random_moments(models, tmp_path):
         )  # fmt: skip
         time.sleep(moments.uniform(0, LONGEST_BUILD_S))
         # The whole group, as a machine that loses power; finished processes are gone already.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
         visible = [p for p in tmp_path.glob("linear/*") if not p.name.startswith(".")]
         for folder in visible:

@@ -158,12 +158,13 @@ def test_values_that_are_not_finite_are_counted_over_all_outputs(tmp_path, value
     [
         (np.array([[-3.0, 1.0], [2.0, 0.5]]), 5.0),
         (np.concatenate([np.full(2000, 0.25), [-0.75]]), 1.0),
-        (np.full((4, 2), 7.0), 7.0),
-        (np.full((4, 2), -0.125), 0.125),
+        (np.full((4, 2), 7.0), 0.35),
+        (np.full((4, 2), -0.125), 0.00625),
         (np.zeros((4, 2)), 1.0),
-        # One float32 step between saturated scores is no range.
-        (np.array([1.0, 1.0 - 2**-24], np.float32), 1.0),
-        (np.array([1.0, 0.999]), 0.001),
+        # Steps between saturated scores are no range: a twentieth of the magnitude is.
+        (np.array([1.0, 1.0 - 2**-24], np.float32), 0.05),
+        (np.array([1.0, 0.999]), 0.05),
+        (np.array([1.0, 0.9]), 0.1),
     ],
 )
 def test_output_range(outputs, expected):
