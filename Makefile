@@ -48,7 +48,7 @@ demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 
 test: $(STAMP) vendor setup-legacy ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
-	$(PYTEST) $(TESTS)
+	$(PYTEST) -n 2 --dist loadfile $(TESTS)
 
 test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 	$(PYTEST) -m "not tf and not node and not browser and not legacy" $(TESTS)

@@ -44,6 +44,7 @@ class Worker:
         else:
             opened = keras3.open_file(source, format, saved_by, objects, allow_unsafe_code)
         self._opened = opened
+        self._function = None
         found = activations.of_graph(self._traced())
         return {
             "saved_by": opened.saved_by,

@@ -1,0 +1,97 @@
+"""What the TensorFlow child makes of a Keras model equals what Keras answers."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from packager.children import Child
+from packager.errors import ModelError, UnsupportedError
+from packager.loaders import layer_graph
+from tests.conftest import loaded
+from tests.loaders.odd_models import EQUAL
+
+pytestmark = pytest.mark.tf
+MODULE = "tests.loaders.odd_models"
+
+
+@pytest.fixture(scope="module")
+def expected(once):
+    def make(folder):
+        done = subprocess.run(
+            [sys.executable, "-m", MODULE, folder], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    return once("odd-models", make)
+
+
+@pytest.fixture(scope="module")
+def child():
+    with Child("packager.loaders.worker") as worker:
+        yield worker
+
+
+def open_model(child, name):
+    return child.call(
+        "open", "opening", source=f"{MODULE}:{name}", format="callable", saved_by="python"
+    )
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_the_opened_model_answers_what_keras_does(child, expected, tmp_path, name):
+    opened = open_model(child, name)
+    assert len(opened["inputs"]) == 1
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    inputs = np.load(expected / "inputs.npy")
+    np.save(tmp_path / "in" / f"{opened['inputs'][0]['name']}.npy", inputs)
+    count = child.call(
+        "predict", "running", inputs=tmp_path / "in", outputs=tmp_path / "out", batch=2
+    )
+    assert count == 5
+    # Half precision itself is 2**11 times coarser than what the targets compute in.
+    tolerance = 5e-3 if name == "half" else 1e-5
+    with loaded(expected / f"{name}.npz") as answers:
+        wanted = list(answers.values())
+    assert len(wanted) == len(opened["outputs"])
+    for end, answer in zip(opened["outputs"], wanted, strict=True):
+        got = np.load(tmp_path / "out" / f"{end['name']}.npy")
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, answer, rtol=0, atol=tolerance * np.ptp(answer))
+
+
+def test_names_and_activations(child):
+    assert [e["name"] for e in open_model(child, "unsorted_outputs")["outputs"]] == [
+        "zeta", "alpha",
+    ]  # fmt: skip
+    assert open_model(child, "reshaped_softmax")["outputs"][0]["activation"] == "softmax"
+    assert [e["name"] for e in open_model(child, "called")["outputs"]] == ["output_1", "output_2"]
+
+
+@pytest.mark.parametrize("name", ["called", "scaled", "scaled_sequence"])
+def test_a_model_with_a_call_of_its_own_has_no_layer_graph(child, tmp_path, name):
+    open_model(child, name)
+    with pytest.raises(UnsupportedError, match="subclassed"):
+        child.call("write_layer_graph", "describing", folder=tmp_path)
+
+
+def test_channels_first_is_refused_by_name(child):
+    with pytest.raises(ModelError, match="'nchw' .*channels_first"):
+        open_model(child, "channels_first")
+
+
+def test_a_layer_graph_survives_the_way_through_a_file(child, tmp_path):
+    open_model(child, "unsorted_outputs")
+    assert child.call("write_layer_graph", "describing", folder=tmp_path)
+    graph = layer_graph.load(tmp_path)
+    assert [ref.layer for ref in graph.inputs] == ["x"]
+    assert [ref.layer for ref in graph.outputs] == ["zeta", "alpha"]
+    assert graph.layer("zeta").weights["kernel"].shape == (6, 3)
+    layer_graph.save(graph, tmp_path / "again")
+    again = layer_graph.load(tmp_path / "again")
+    assert again.layer("alpha").config == graph.layer("alpha").config
+    np.testing.assert_array_equal(
+        again.layer("alpha").weights["kernel"], graph.layer("alpha").weights["kernel"]
+    )
