@@ -1,4 +1,4 @@
-"""Keras models that are easy to get wrong; `python odd_models.py FOLDER` writes what they answer."""
+"""Keras models that are easy to get wrong; run with a FOLDER it writes what they answer."""
 
 import os
 import sys

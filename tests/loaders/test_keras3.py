@@ -78,7 +78,7 @@ def test_a_model_with_a_call_of_its_own_has_no_layer_graph(child, tmp_path, name
 
 
 def test_channels_first_is_refused_by_name(child):
-    with pytest.raises(ModelError, match="'nchw' .*channels_first"):
+    with pytest.raises(ModelError, match=r"'nchw' .*channels_first"):
         open_model(child, "channels_first")
 
 
