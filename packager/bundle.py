@@ -225,6 +225,7 @@ class Manifest:
     tools: dict[str, str] = field(default_factory=dict)
     gates: GateLimits = GateLimits()
     files: dict[str, FileEntry] = field(default_factory=dict)
+    checksum: str | None = None
     schema: int = SCHEMA
 
     def artifact(self, artifact_id: str) -> Artifact:
@@ -318,6 +319,16 @@ def _expect(condition: bool, expected: str, value: Any, where: str) -> None:
         raise BundleError(f"{where}: expected {expected}, received {value!r:.80}")
 
 
+def checksum(manifest: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's content, its own `checksum` aside.
+
+    It finds damage. Against someone who computes it again, only a signature helps.
+    """
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def write_json(value: Any, path: Path) -> None:
     """Writes JSON text (UTF-8, indented) of a value that `to_json` accepts."""
     text = json.dumps(to_json(value), indent=1, ensure_ascii=False, allow_nan=False)
@@ -401,9 +412,13 @@ def check_files(bundle: Path, manifest: Manifest) -> list[tuple[str, str]]:
         Pairs of path and problem: `missing`, `changed`, `unexpected` or `unsafe path`.
     """
     problems = []
+    stored = read_json(bundle / MANIFEST)
+    if manifest.checksum is not None and checksum(stored) != manifest.checksum:
+        problems.append((MANIFEST, "changed"))
+    root = bundle.resolve()
     for name, entry in manifest.files.items():
         path = bundle / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not path.resolve().is_relative_to(root) or ".." in Path(name).parts:
             problems.append((name, "unsafe path"))
         elif not path.is_file():
             problems.append((name, "missing"))

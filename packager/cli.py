@@ -288,30 +288,44 @@ def _input_shapes(given: tuple[str, ...]) -> dict[str, list[int]] | list[int] | 
     return shapes.get("", shapes) or None if set(shapes) <= {""} else shapes
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, or a request to end.
+
+    Not KeyboardInterrupt: where a C extension meets that one, Python kills itself with SIGINT at
+    the end, whatever the exit code (`unhandled_keyboard_interrupt` in CPython's pythonrun.c).
+    """
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    for each in _ENDING:  # a second one must not interrupt the cleaning up
+        signal.signal(each, signal.SIG_IGN)
+    raise Interrupted
 
 
 def main() -> None:
     """Runs a command; errors become one message and their exit code."""
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in _ENDING:
+        signal.signal(number, _terminate)
     try:
         code = cli.main(arguments, prog_name="packager", standalone_mode=False)
     except PackagerError as error:
         if debug:
             raise
         _show_error(error)
+        if "--json" in arguments:
+            document = {"error": error.message, "hint": error.hint, "exit_code": error.exit_code}
+            click.echo(json.dumps(document, ensure_ascii=False))
         code = error.exit_code
-    except click.Abort:
-        click.echo("\ninterrupted: nothing was published", err=True)
-        code = 130
     except click.ClickException as error:
         error.show()
         code = 2
-    except KeyboardInterrupt:
-        click.echo("\ninterrupted: nothing was published", err=True)
+    except Interrupted:
+        click.echo("\ninterrupted", err=True)
         code = 130
     except BrokenPipeError:
         code = 1

@@ -248,6 +248,7 @@ def _nothing_made(job: Job) -> PackagerError:
 def _publish(job: Job, manifest: Manifest, stage: Staging) -> BuildResult:
     """Hashes, reports, and gives the bundle its number, or sets it aside."""
     manifest = replace(manifest, files=bundle.hash_bundle(stage.folder))
+    manifest = replace(manifest, checksum=bundle.checksum(bundle.to_json(manifest)))
     bundle.write_json(manifest, stage.folder / bundle.MANIFEST)
     report.write(stage.folder, manifest, job.reporter)
     result = BuildResult(stage.target, manifest, tuple(job.failures))

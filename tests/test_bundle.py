@@ -118,6 +118,7 @@ def test_every_changed_missing_or_added_file_is_named(tmp_path, manifest):
     files = bundle.hash_bundle(tmp_path)
     assert set(files) == {"a.txt", "sub/b.bin", "sub/c.bin"}
     described = Manifest(**{**vars(manifest), "files": files})
+    bundle.write_json(described, tmp_path / "manifest.json")
     assert bundle.check_files(tmp_path, described) == []
     (tmp_path / "a.txt").write_text("A.txt")
     (tmp_path / "sub/b.bin").unlink()
@@ -130,8 +131,31 @@ def test_every_changed_missing_or_added_file_is_named(tmp_path, manifest):
     ]
 
 
+def test_a_changed_manifest_is_named(tmp_path, manifest):
+    described = bundle.to_json(manifest)
+    described["files"] = {}
+    described["checksum"] = bundle.checksum(described)
+    bundle.write_json(described, tmp_path / "manifest.json")
+    assert bundle.check_files(tmp_path, bundle.read_manifest(tmp_path)) == []
+    described["labels"][0] = "zwei"
+    bundle.write_json(described, tmp_path / "manifest.json")
+    problems = bundle.check_files(tmp_path, bundle.read_manifest(tmp_path))
+    assert problems == [("manifest.json", "changed")]
+
+
+def test_a_link_that_leaves_the_bundle_is_not_read(tmp_path, manifest):
+    (tmp_path / "outside").write_text("secret")
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "outside")
+    described = Manifest(**{**vars(manifest), "files": {"link": FileEntry(6, "")}})
+    bundle.write_json(described, folder / "manifest.json")
+    assert ("link", "unsafe path") in bundle.check_files(folder, described)
+
+
 def test_a_path_that_leaves_the_bundle_is_not_read(tmp_path, manifest):
     described = Manifest(**{**vars(manifest), "files": {"../x": FileEntry(0, "")}})
+    bundle.write_json(described, tmp_path / "manifest.json")
     assert ("../x", "unsafe path") in bundle.check_files(tmp_path, described)
 
 

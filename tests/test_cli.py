@@ -227,17 +227,18 @@ def test_calibration_samples_are_never_evaluation_samples(models, tmp_path):
 
 
 @pytest.mark.tf
-def test_a_full_disk(models, tmp_path):
+@pytest.mark.parametrize(("options", "text"), [("size=64k", "No space left"), ("ro", "Read-only")])
+def test_a_full_or_read_only_disk(models, tmp_path, options, text):
     full = tmp_path / "full"
     full.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", full], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("mounting a small tmpfs needs root")
     try:
         ran = packager("build", models / "cnn.keras", "--output", full / "dist")
-        refused(ran, 1, "No space left")
+        refused(ran, 1, text)
         assert list(full.iterdir()) == []
     finally:
         subprocess.run(["umount", full], check=True)

@@ -64,6 +64,24 @@ def test_saved_model_cli_reads_the_bundle(digits_bundle):
     assert "outputs['digit'] tensor_info" in done.stdout
 
 
+def test_saved_model_cli_runs_the_bundle(digits_bundle, tmp_path):
+    samples = json.loads((digits_bundle / "golden/samples.json").read_text())["samples"]
+    from packager.preprocess import preprocess
+
+    spec = bundle.to_json(bundle.read_manifest(digits_bundle).inputs[0])
+    np.save(
+        tmp_path / "x.npy", preprocess(digits_bundle / samples[0]["inputs"]["image"], spec)[None]
+    )
+    program = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli"]
+    subprocess.run(
+        [*program, "run", "--dir", digits_bundle, "--tag_set", "serve", "--signature_def",
+         "serving_default", "--inputs", f"image={tmp_path / 'x.npy'}", "--outdir", tmp_path],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    got = np.load(tmp_path / "digit.npy")[0]
+    np.testing.assert_allclose(got, samples[0]["outputs"]["digit"], atol=1e-5)
+
+
 def test_warmup_requests_are_the_golden_samples(digits_bundle):
     from packager.targets import warmup
 

@@ -103,7 +103,7 @@ _running = _Running()
 def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     """Yields threads that wait for runners; leaving it waits for all of them.
 
-    When the caller is interrupted (KeyboardInterrupt) or fails, no further runner starts, and those
+    When the caller is interrupted or fails, no further runner starts, and those
     that are at work are killed: a thread would else wait for its runner for up to `TIMEOUT_S`.
     """
     _running.stopped = False
