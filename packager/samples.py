@@ -12,7 +12,7 @@ import numpy as np
 from packager.bundle import Calibration, InputSpec, Manifest, to_json
 from packager.config import Config, DataSource
 from packager.datasets import Dataset, open_dataset
-from packager.datasets.checks import check_calibration
+from packager.datasets.checks import check_calibration, check_evaluation
 from packager.datasets.targets import Answer
 from packager.preprocess import load_image, preprocess
 from packager.verify import golden
@@ -77,8 +77,11 @@ def prepare(
     calibration = _open(config.calibration, manifest, None)
     evaluation_inputs = _write(evaluation, work / "evaluation")
     calibration_inputs = _write(calibration, work / "calibration")
+    inputs = [to_json(spec) for spec in manifest.inputs]
+    if evaluation is not None and evaluation_inputs is not None:
+        for text in check_evaluation(evaluation, inputs, evaluation_inputs):
+            warn(text)
     if calibration is not None and calibration_inputs is not None:
-        inputs = [to_json(spec) for spec in manifest.inputs]
         for text in check_calibration(calibration, evaluation, inputs, calibration_inputs):
             warn(text)
     if evaluation is not None and evaluation.targets is not None and manifest.task == "none":

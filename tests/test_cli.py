@@ -227,6 +227,19 @@ def test_calibration_samples_are_never_evaluation_samples(models, tmp_path):
 
 
 @pytest.mark.tf
+def test_evaluation_data_in_another_range_are_refused(models, tmp_path):
+    with np.load(models / "pixels.npz") as stored:
+        np.savez(
+            tmp_path / "floats.npz", x=stored["x"].astype(np.float32)[..., None], y=stored["y"]
+        )
+    ran = packager(
+        "build", models / "cnn.keras", "--evaluation", tmp_path / "floats.npz",
+        "--preprocess", "0..1", "--output", tmp_path / "out",
+    )  # fmt: skip
+    refused(ran, 2, "holds 0 to 255")
+
+
+@pytest.mark.tf
 @pytest.mark.parametrize(("options", "text"), [("size=64k", "No space left"), ("ro", "Read-only")])
 def test_a_full_or_read_only_disk(models, tmp_path, options, text):
     full = tmp_path / "full"

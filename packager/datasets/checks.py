@@ -1,4 +1,4 @@
-"""Is a calibration set fit to set the ranges of an integer model?"""
+"""Is a calibration set fit to set the ranges of an integer model, an evaluation set to judge?"""
 
 from __future__ import annotations
 
@@ -65,14 +65,7 @@ def check_calibration(
         DataError: Constant data, values that contradict the declared preprocessing, a sample
             that cannot be read, or one that is in the evaluation set too.
     """
-    names = [spec["name"] for spec in inputs]
-    ranges = dict.fromkeys(names, Range())
-    samples = ArraySource(
-        calibration.source, {name: read_npy(written / f"{name}.npy") for name in names}
-    )
-    for index in range(samples.count):
-        for name, value in samples.raw(index).items():
-            ranges[name] = ranges[name].widened(value)
+    ranges = _ranges(calibration, inputs, written)
     _check_not_constant(calibration, ranges, inputs)
     warnings = _check_ranges(calibration, ranges, inputs)
     if evaluation is not None:
@@ -83,6 +76,29 @@ def check_calibration(
             f"{FEW_SAMPLES} to 500 give steadier ranges"
         )
     return warnings
+
+
+def check_evaluation(
+    evaluation: Dataset, inputs: Sequence[Mapping[str, Any]], written: Path
+) -> list[str]:
+    """Checks that an evaluation set's values fit the declared preprocessing.
+
+    Args, returned warnings and errors are those of `check_calibration`.
+    """
+    return _check_ranges(evaluation, _ranges(evaluation, inputs, written), inputs)
+
+
+def _ranges(
+    dataset: Dataset, inputs: Sequence[Mapping[str, Any]], written: Path
+) -> dict[str, Range]:
+    names = [spec["name"] for spec in inputs]
+    ranges = dict.fromkeys(names, Range())
+    arrays = {name: read_npy(written / f"{name}.npy") for name in names}
+    samples = ArraySource(dataset.source, arrays)
+    for index in range(samples.count):
+        for name, value in samples.raw(index).items():
+            ranges[name] = ranges[name].widened(value)
+    return ranges
 
 
 def _check_not_constant(
@@ -107,16 +123,16 @@ def _check_not_constant(
 
 
 def _check_ranges(
-    calibration: Dataset, ranges: Mapping[str, Range], inputs: Iterable[Mapping[str, Any]]
+    dataset: Dataset, ranges: Mapping[str, Range], inputs: Iterable[Mapping[str, Any]]
 ) -> list[str]:
     warnings = []
     for spec in inputs:
         found = ranges[spec["name"]]
         if spec.get("image"):
-            _check_declared_range(calibration.source, spec, found)
+            _check_declared_range(dataset.source, spec, found)
         elif _looks_like_pixels(spec, found):
             warnings.append(
-                f"{calibration.source}: the input {spec['name']!r} holds whole numbers from "
+                f"{dataset.source}: the input {spec['name']!r} holds whole numbers from "
                 f"{found.low:g} to {found.high:g}, like pixels that were never scaled; if the "
                 "model was trained on 0..1, scale them or give --preprocess 0..1"
             )
