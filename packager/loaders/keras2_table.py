@@ -1,0 +1,138 @@
+"""What differs between the configurations of Keras 2 and Keras 3, by class, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the configuration of one class differs.
+
+    Attributes:
+        dropped: Settings without effect at inference, or repeated elsewhere.
+        only: Settings to leave out at these values: they mean what Keras 3 does without them.
+        renamed: Keras 3's names by those of Keras 2.
+        missing: What Keras 2 takes where an old file has no entry, and Keras 3 does not.
+        becomes: Keras 3's class; the same one when it is empty.
+    """
+
+    dropped: tuple[str, ...] = ()
+    only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, object] = field(default_factory=dict)
+    becomes: str = ""
+
+
+_PLAIN = Rule()
+_CELL = Rule(dropped=("implementation",))
+_RECURRENT = Rule(
+    dropped=("implementation",), only={"time_major": (False,), "num_constants": (None, 0)}
+)
+_KERNEL = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
+_DEPTHWISE = Rule(dropped=(*_KERNEL, "filters"), only={"groups": (1,)})
+_TRANSPOSED = Rule(only={"groups": (1,)})
+# GRU before TensorFlow 2 knew one form only, and did not name it.
+_GRU_MISSING = {"reset_after": False}
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        (
+            *("Activation", "ActivityRegularization", "Add", "AdditiveAttention", "AlphaDropout"),
+            *("Average", "AveragePooling1D", "AveragePooling2D", "AveragePooling3D"),
+            *("Attention", "Bidirectional"),
+            *("CategoryEncoding", "CenterCrop", "Concatenate", "Conv1D", "Conv2D", "Conv3D"),
+            *("Cropping1D", "Cropping2D", "Cropping3D", "Dense", "Discretization", "Dot"),
+            *("Dropout", "ELU", "EinsumDense", "Flatten", "GaussianDropout", "GaussianNoise"),
+            *("GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"),
+            *("GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"),
+            *("GroupNormalization", "Hashing", "LayerNormalization", "Masking"),
+            *("MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "Maximum", "Minimum", "Multiply"),
+            *("Normalization", "PReLU", "Permute", "ReLU", "RepeatVector", "Rescaling"),
+            *("Reshape", "Resizing", "SpectralNormalization"),
+            *("StackedRNNCells", "Subtract", "UnitNormalization"),
+            *("RandomBrightness", "RandomContrast", "RandomFlip", "RandomRotation"),
+            *("RandomTranslation", "RandomZoom"),
+            *("UpSampling1D", "UpSampling2D", "UpSampling3D"),
+            *("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D", "TimeDistributed"),
+        ),
+        _PLAIN,
+    ),
+    "BatchNormalization": Rule(
+        dropped=("fused", "virtual_batch_size"),
+        only={"renorm": (False,), "adjustment": (None,)},
+    ),
+    "Conv1DTranspose": _TRANSPOSED,
+    "Conv2DTranspose": _TRANSPOSED,
+    "Conv3DTranspose": _TRANSPOSED,
+    **dict.fromkeys(("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), _RECURRENT),
+    **dict.fromkeys(("DepthwiseConv1D", "DepthwiseConv2D"), _DEPTHWISE),
+    **dict.fromkeys(
+        ("SeparableConv1D", "SeparableConv2D"), Rule(dropped=_KERNEL, only={"groups": (1,)})
+    ),
+    "Embedding": Rule(dropped=("input_length",), only={"sparse": (False,)}),
+    **dict.fromkeys(("LSTM", "SimpleRNN", "RNN"), _RECURRENT),
+    "GRU": Rule(_RECURRENT.dropped, _RECURRENT.only, missing=_GRU_MISSING),
+    **dict.fromkeys(("LSTMCell", "SimpleRNNCell"), _CELL),
+    "GRUCell": Rule(_CELL.dropped, missing=_GRU_MISSING),
+    "IntegerLookup": Rule(dropped=("vocabulary_size",)),
+    "LeakyReLU": Rule(renamed={"alpha": "negative_slope"}),
+    "MultiHeadAttention": Rule(
+        dropped=("query_shape", "key_shape", "value_shape"),
+        only={"softmax_robust_masking": (False,)},
+    ),
+    "Softmax": Rule(only={"robust_masking": (False,)}),
+    **dict.fromkeys(
+        ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
+        Rule(only={"noise_shape": (None,)}),
+    ),
+    "ThresholdedReLU": Rule(renamed={"theta": "threshold"}, becomes="ReLU"),
+}
+MODELS = ("Sequential", "Functional", "Model")
+# Settings of every layer that Keras 3 does not have, or that say how random numbers are made.
+ANYWHERE = ("batch_input_shape", "dynamic", "autocast", "ragged", "optional", "rng_type", "force_generator")
+TRAINING_ONLY = ("_regularizer", "_constraint")
+
+HARD_SIGMOID = {
+    "module": "packager",
+    "class_name": "function",
+    "config": "keras2_hard_sigmoid",
+    "registered_name": "packager>keras2_hard_sigmoid",
+}
+# Keras 3's names of the activations that compute the same numbers.
+ACTIVATIONS: dict[str, str | dict[str, str]] = {
+    **{
+        name: name
+        for name in (
+            *("elu", "exponential", "gelu", "leaky_relu", "linear", "mish", "relu", "relu6"),
+            *("selu", "sigmoid", "silu", "softmax", "softplus", "softsign", "swish", "tanh"),
+        )
+    },
+    # How TensorFlow 2.0 to 2.3 wrote tf.nn.softmax.
+    "softmax_v2": "softmax",
+    # 0.2 x + 0.5, limited to 0..1; Keras 3's own hard_sigmoid is relu6(x + 3) / 6.
+    "hard_sigmoid": HARD_SIGMOID,
+}
+
+# What operators on tensors were saved as: the layer of two tensors, and for a number c the
+# scale and the offset of `x * scale + offset`; from TensorFlow 2.4 on.
+OPERATORS: dict[str, tuple[str, Callable[[float], tuple[float, float]]]] = {
+    **dict.fromkeys(("__operators__.add", "math.add"), ("Add", lambda c: (1.0, c))),
+    "math.subtract": ("Subtract", lambda c: (1.0, -c)),
+    "math.multiply": ("Multiply", lambda c: (c, 0.0)),
+    "math.truediv": ("", lambda c: (1.0 / c, 0.0)),
+}
+OPERATOR_ACTIVATIONS = {
+    "nn.relu": "relu",
+    "nn.relu6": "relu6",
+    "nn.silu": "silu",
+    "nn.elu": "elu",
+    "math.sigmoid": "sigmoid",
+    "math.tanh": "tanh",
+    "math.exp": "exponential",
+    "math.softplus": "softplus",
+}
+# Layers whose first tensor is the input and whose others are the initial state.
+STATEFUL = ("Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D", "GRU", "LSTM", "RNN")
+STATEFUL += ("SimpleRNN",)
