@@ -8,8 +8,10 @@ constraints are left out.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError
@@ -28,6 +30,31 @@ Config = dict[str, Any]
 _WAY_OUT = (
     "export it with the Keras that saved it, model.export('saved_model'), and give that folder"
 )
+
+
+def open_h5(path: Path, source: str, objects: Mapping[str, Any], *, safe: bool) -> Any:
+    """Builds the Keras 3 model that an `.h5` file of Keras 2 describes, with its weights.
+
+    Args:
+        path: The file; its name ends in `.h5`.
+        source: What the user gave, for messages.
+        objects: The user's own classes and functions by name.
+        safe: Refuse Python code in the file.
+
+    Raises:
+        ModelError: A class, setting or activation has no equal in Keras 3; names it.
+    """
+    import h5py
+    import keras
+
+    with h5py.File(path) as file:
+        described = json.loads(file.attrs["model_config"])
+    rewritten = rewrite(described, source, objects)
+    model = keras.saving.deserialize_keras_object(
+        rewritten, custom_objects=dict(objects), safe_mode=safe
+    )
+    model.load_weights(path)
+    return model
 
 
 def rewrite(described: Config, source: str, custom: Collection[str]) -> Config:
@@ -59,9 +86,8 @@ def _register_hard_sigmoid() -> None:
     def hard_sigmoid(x: Any) -> Any:
         return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
 
-    keras.saving.register_keras_serializable(
-        HARD_SIGMOID["module"], HARD_SIGMOID["config"]
-    )(hard_sigmoid)
+    package, _, name = HARD_SIGMOID.partition(">")
+    keras.saving.register_keras_serializable(package, name)(hard_sigmoid)
 
 
 @dataclass(frozen=True)
@@ -177,15 +203,27 @@ class _Rewriter:
             return self.layer(value)
         if isinstance(value, dict):
             value = value.get("registered_name") or value["class_name"]
-        if value is None or value.rpartition(">")[2] in self.custom:
-            return value
+        if value is None:
+            return None
+        if value.rpartition(">")[2] in self.custom:
+            return _function(value)
         if value not in ACTIVATIONS:
             raise ModelError(
                 f"{where} has the activation {value}, which has no exact form in Keras 3",
                 hint=f"a function of your own: --custom-objects package.module; otherwise"
                 f" {_WAY_OUT}",
             )
-        return ACTIVATIONS[value]
+        name = ACTIVATIONS[value]
+        return _function(name) if name == HARD_SIGMOID else name
+
+
+def _function(name: str) -> Config:
+    return {
+        "module": "custom",
+        "class_name": "function",
+        "config": name,
+        "registered_name": name,
+    }
 
 
 def _object(kind: str, config: Config) -> Config:

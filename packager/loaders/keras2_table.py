@@ -94,14 +94,10 @@ MODELS = ("Sequential", "Functional", "Model")
 ANYWHERE = ("batch_input_shape", "dynamic", "autocast", "ragged", "optional", "rng_type", "force_generator")
 TRAINING_ONLY = ("_regularizer", "_constraint")
 
-HARD_SIGMOID = {
-    "module": "packager",
-    "class_name": "function",
-    "config": "keras2_hard_sigmoid",
-    "registered_name": "packager>keras2_hard_sigmoid",
-}
+# The name that Keras 2's hard sigmoid is registered by.
+HARD_SIGMOID = "packager>keras2_hard_sigmoid"
 # Keras 3's names of the activations that compute the same numbers.
-ACTIVATIONS: dict[str, str | dict[str, str]] = {
+ACTIVATIONS = {
     **{
         name: name
         for name in (
