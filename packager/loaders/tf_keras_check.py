@@ -105,6 +105,7 @@ def _run(source: str, model: Any) -> tuple[list[Any], list[Any]]:
 def _inputs(model: Any, free_size: int) -> list[Any]:
     """Real numbers are uniform in 0..1 in every other sample and normally distributed in the rest.
 
+    Later samples are smaller, down to a thirtieth: a saturated sigmoid hides what is before it.
     Whole numbers are indices that every Embedding of the model has.
     """
     random = np.random.default_rng(_SEED)
@@ -116,6 +117,8 @@ def _inputs(model: Any, free_size: int) -> list[Any]:
         shape = (tensor.shape[0] or SAMPLES, *(n or free_size for n in tensor.shape[1:]))
         values: Any = random.normal(size=shape)
         values[::2] = random.random(values[::2].shape)
+        steps = np.arange(len(values)) // 2
+        values *= 10.0 ** -(steps / 2).reshape(-1, *(1,) * (values.ndim - 1))
         if not tensor.dtype.is_floating or tensor.name in indices:
             values = random.integers(0, rows, shape)
         arrays.append(values.astype(tensor.dtype.as_numpy_dtype))

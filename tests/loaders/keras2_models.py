@@ -20,7 +20,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
-import tf_keras as k2  # noqa: E402 - after the environment
+import tensorflow as tf  # noqa: E402 - after the environment
+import tf_keras as k2  # noqa: E402
 
 L = k2.layers
 SAMPLES = 3
@@ -267,7 +268,15 @@ CASES: dict[str, Callable[[], Any]] = {
         [k2.Input(FLAT, name="my-input"), L.Dense(2, name="my-dense.layer")]
     ),
     "operators": lambda: _operators(),
-    "lambda": lambda: one(L.Lambda(lambda x: x * 2.0), FLAT),
+    "operator_pair": lambda: _operator_pair(),
+    "operator_reduce": lambda: _operator_reduce(),
+    "operator_activations": lambda: _operator_activations(),
+    "code_lambda": lambda: one(L.Lambda(lambda x: x * 2.0), FLAT),
+    "dropout_in_use": lambda: _dropout_in_use(),
+    "mixed": lambda: _mixed(),
+    "deferred": lambda: _deferred(),
+    "nested_first": lambda: k2.Sequential([_inner(), L.Dense(2)]),
+    "leaky_as_activation": lambda: one(L.Dense(3, activation=L.LeakyReLU(0.1)), FLAT),
 }
 
 
@@ -291,6 +300,43 @@ def _two_ends() -> Any:
 def _operators() -> Any:
     a = k2.Input(FLAT, name="a")
     return k2.Model(a, L.Dense(2)(a * 2.0 + 1.0))
+
+
+def _operator_pair() -> Any:
+    a, b = k2.Input(FLAT, name="a"), k2.Input(FLAT, name="b")
+    return k2.Model([a, b], [(a + b) * (a - b), 1.0 - a, a / 4.0 - 0.5, 3.0 * b])
+
+
+def _operator_reduce() -> Any:
+    a = k2.Input(FLAT, name="a")
+    return k2.Model(a, tf.reduce_mean(a, axis=1))
+
+
+def _operator_activations() -> Any:
+    a = k2.Input(FLAT, name="a")
+    return k2.Model(a, [tf.nn.relu(a), tf.sigmoid(a), tf.nn.relu6(a + 3.0) / 6.0, tf.tanh(a)])
+
+
+def _dropout_in_use() -> Any:
+    a = k2.Input(FLAT, name="a")
+    return k2.Model(a, L.Dropout(0.5)(a, training=True))
+
+
+def _mixed() -> Any:
+    """A mixed policy; with whole numbers as weights and inputs float16 is exact."""
+    return one(L.Dense(3, dtype=k2.mixed_precision.Policy("mixed_float16")), FLAT)
+
+
+def _deferred() -> Any:
+    """A Sequential model that gets its input shape when it is built."""
+    model = k2.Sequential([L.Dense(3), L.Dense(2)])
+    model.build((None, 5))
+    return model
+
+
+def _inner() -> Any:
+    given = k2.Input(FLAT, name="inner_input")
+    return k2.Model(given, L.Dense(4, activation="relu")(given), name="inner")
 
 
 def _fill(model: Any, random: np.random.Generator) -> None:
@@ -319,7 +365,9 @@ def main(folder: Path) -> None:
         random = np.random.default_rng(number)
         k2.backend.clear_session()
         model = build()
-        if not name.startswith("normalization"):
+        if name == "mixed":
+            model.set_weights([np.arange(w.size).reshape(w.shape) for w in model.get_weights()])
+        elif not name.startswith("normalization"):
             _fill(model, random)
         given = _inputs(model, random)
         outputs = model(given if len(given) > 1 else given[0], training=False)
