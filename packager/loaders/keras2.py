@@ -82,7 +82,6 @@ def rewrite(described: Config, source: str, custom: Collection[str]) -> Config:
 def _register_hard_sigmoid() -> None:
     import keras
 
-
     def hard_sigmoid(x: Any) -> Any:
         return keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0)
 
@@ -131,7 +130,7 @@ class _Rewriter:
                 )
             dtype = layers[0]["config"].get("dtype", "float32")
             layers.insert(0, _input_layer(shape, dtype, layers[0]["config"].get("name", "model")))
-        kept = {key: config[key] for key in ("name", "trainable") if key in config}
+        kept: Config = {key: config[key] for key in ("name", "trainable") if key in config}
         return {**kept, "layers": layers}
 
     def layer(self, described: Config) -> Config:
@@ -231,12 +230,8 @@ def _object(kind: str, config: Config) -> Config:
     return {"module": module, "class_name": kind, "config": config, "registered_name": None}
 
 
-def _input_layer(
-    shape: Any, dtype: Any, name: str, suffix: str = "_input"
-) -> Config:
-    return _object(
-        "InputLayer", {"batch_shape": shape, "dtype": dtype, "name": f"{name}{suffix}"}
-    )
+def _input_layer(shape: Any, dtype: Any, name: str, suffix: str = "_input") -> Config:
+    return _object("InputLayer", {"batch_shape": shape, "dtype": dtype, "name": f"{name}{suffix}"})
 
 
 def _input_shape(config: Config) -> list[int | None] | None:
@@ -253,7 +248,9 @@ def _accepted(kind: type) -> set[str]:
     """Names of the settings that a class and its bases take."""
     found: set[str] = set()
     for base in kind.__mro__[:-1]:
-        parameters = inspect.signature(base.__init__).parameters.values()
+        if "__init__" not in vars(base):
+            continue
+        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
         found |= {p.name for p in parameters}
         if all(p.kind != p.VAR_KEYWORD for p in parameters):
             break

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from packager.errors import ModelError
-from packager.loaders.keras2_table import MODELS, OPERATOR_ACTIVATIONS, OPERATORS, STATEFUL
+from packager.loaders.keras2_table import (
+    MODELS,
+    OPERATOR_ACTIVATIONS,
+    OPERATORS,
+    STATEFUL,
+    Linear,
+)
 
 Config = dict[str, Any]
 
@@ -89,39 +95,40 @@ class Calls:
     ) -> tuple[Config, list[Config]]:
         """An operator on tensors, such as `x + 1`, as the layer that computes the same."""
         function = described["config"]["function"]
-        refusal = ModelError(
-            f"{self.source}: the operator {described['name']!r} ({function}) has no exact form"
-            " here",
-            hint=_HINT,
-        )
-        if len(nodes) != 1 or len(nodes[0]) != 1:
-            raise refusal
-        first = nodes[0][0]
-        keywords = {k: v for k, v in first[3].items() if k != "name" and v is not None}
-        if function in OPERATOR_ACTIVATIONS and not keywords:
-            layer = {"activation": OPERATOR_ACTIVATIONS[function]}
-            return _layer(described, "Activation", layer), [self._call({}, [first[:3]])]
-        if function not in OPERATORS or set(keywords) != {"y"}:
-            raise refusal
-        kind, linear = OPERATORS[function]
-        second = keywords["y"]
-        if self._is_ref(second) and first[0] != _CONSTANT and kind:
-            call = self._call({"class_name": kind}, [first[:3], second])
-            return _layer(described, kind, {}), [call]
-        if isinstance(second, (int, float)) and first[0] != _CONSTANT:
-            scale, offset = linear(float(second))
-            config = {"scale": scale, "offset": offset}
-            return _layer(described, "Rescaling", config), [self._call(described, [first[:3]])]
-        if first[0] == _CONSTANT and self._is_ref(second) and isinstance(first[2], (int, float)):
-            if kind == "Subtract":
-                scale, offset = -1.0, float(first[2])
-            elif kind:
-                scale, offset = linear(float(first[2]))
-            else:
-                raise refusal
-            config = {"scale": scale, "offset": offset}
-            return _layer(described, "Rescaling", config), [self._call(described, [second])]
-        raise refusal
+        only = nodes[0][0] if len(nodes) == 1 and len(nodes[0]) == 1 else None
+        found = self._as_layer(function, only) if only else None
+        if found is None:
+            raise ModelError(
+                f"{self.source}: the operator {described['name']!r} ({function}) has no exact form"
+                " in Keras 3's layers",
+                hint=_HINT,
+            )
+        kind, config, tensors = found
+        settings = {"name": described["config"]["name"], **config}
+        layer = {**described, "class_name": kind, "config": settings}
+        return layer, [self._call(layer, tensors)]
+
+    def _as_layer(
+        self, function: str, entry: list[Any]
+    ) -> tuple[str, Config, list[list[Any]]] | None:
+        """The class, settings and tensors of the layer that stands for an operator."""
+        first, keywords = entry[:3], entry[3] if len(entry) > 3 else {}
+        given = {k: v for k, v in keywords.items() if k != "name" and v is not None}
+        if function in OPERATOR_ACTIVATIONS and not given:
+            return "Activation", {"activation": OPERATOR_ACTIVATIONS[function]}, [first]
+        if function not in OPERATORS or set(given) != {"y"}:
+            return None
+        operator, second = OPERATORS[function], given["y"]
+        if first[0] != _CONSTANT and self._is_ref(second):
+            return (operator.layer, {}, [first, second]) if operator.layer else None
+        linear: Linear | None = operator.tensor_first
+        number, tensor = second, first
+        if first[0] == _CONSTANT:
+            linear, number, tensor = operator.number_first, first[2], second
+        if linear is None or not isinstance(number, (int, float)):
+            return None
+        scale, offset = linear(float(number))
+        return "Rescaling", {"scale": scale, "offset": offset}, [tensor]
 
     def _is_ref(self, value: Any) -> bool:
         is_list = isinstance(value, list) and len(value) in (3, 4)
@@ -150,8 +157,3 @@ class Calls:
 def _entries(node: Any) -> list[list[Any]]:
     """The tensors of one call, each `[layer, call, tensor, keywords]`."""
     return [node] if node and isinstance(node[0], str) else list(node)
-
-
-def _layer(described: Config, kind: str, config: Config) -> Config:
-    name = described["config"]["name"]
-    return {**described, "class_name": kind, "config": {"name": name, **config}}

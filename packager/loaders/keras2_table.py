@@ -91,7 +91,15 @@ RULES: dict[str, Rule] = {
 }
 MODELS = ("Sequential", "Functional", "Model")
 # Settings of every layer that Keras 3 does not have, or that say how random numbers are made.
-ANYWHERE = ("batch_input_shape", "dynamic", "autocast", "ragged", "optional", "rng_type", "force_generator")
+ANYWHERE = (
+    "batch_input_shape",
+    "dynamic",
+    "autocast",
+    "ragged",
+    "optional",
+    "rng_type",
+    "force_generator",
+)
 TRAINING_ONLY = ("_regularizer", "_constraint")
 
 # The name that Keras 2's hard sigmoid is registered by.
@@ -111,13 +119,32 @@ ACTIVATIONS = {
     "hard_sigmoid": HARD_SIGMOID,
 }
 
-# What operators on tensors were saved as: the layer of two tensors, and for a number c the
-# scale and the offset of `x * scale + offset`; from TensorFlow 2.4 on.
-OPERATORS: dict[str, tuple[str, Callable[[float], tuple[float, float]]]] = {
-    **dict.fromkeys(("__operators__.add", "math.add"), ("Add", lambda c: (1.0, c))),
-    "math.subtract": ("Subtract", lambda c: (1.0, -c)),
-    "math.multiply": ("Multiply", lambda c: (c, 0.0)),
-    "math.truediv": ("", lambda c: (1.0 / c, 0.0)),
+
+Linear = Callable[[float], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator on tensors, which TensorFlow 2.4 and later saved as a layer.
+
+    Attributes:
+        layer: The layer that computes it of two tensors; empty when there is none.
+        tensor_first: Scale and offset of `x * scale + offset` for tensor and number.
+        number_first: The same for number and tensor; None when it is not linear.
+    """
+
+    layer: str
+    tensor_first: Linear
+    number_first: Linear | None
+
+
+_ADD = Operator("Add", lambda c: (1.0, c), lambda c: (1.0, c))
+OPERATORS = {
+    "__operators__.add": _ADD,
+    "math.add": _ADD,
+    "math.subtract": Operator("Subtract", lambda c: (1.0, -c), lambda c: (-1.0, c)),
+    "math.multiply": Operator("Multiply", lambda c: (c, 0.0), lambda c: (c, 0.0)),
+    "math.truediv": Operator("", lambda c: (1.0 / c, 0.0), None),
 }
 OPERATOR_ACTIVATIONS = {
     "nn.relu": "relu",
@@ -130,5 +157,7 @@ OPERATOR_ACTIVATIONS = {
     "math.softplus": "softplus",
 }
 # Layers whose first tensor is the input and whose others are the initial state.
-STATEFUL = ("Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D", "GRU", "LSTM", "RNN")
-STATEFUL += ("SimpleRNN",)
+STATEFUL = (
+    *("Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D", "GRU", "LSTM", "RNN"),
+    "SimpleRNN",
+)

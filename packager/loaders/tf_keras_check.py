@@ -50,9 +50,7 @@ def run(
             finite &= np.isfinite(result).reshape(len(result), -1).all(axis=1)
     for kind, names, values in (("inputs", inputs, arrays), ("outputs", outputs, results)):
         if len(names) != len(values):
-            raise ModelError(
-                f"{source}: tf-keras finds {len(values)} {kind}, Keras 3 {len(names)}"
-            )
+            raise ModelError(f"{source}: tf-keras finds {len(values)} {kind}, Keras 3 {len(names)}")
         (Path(folder) / kind).mkdir()
         for name, value in zip(names, values, strict=True):
             np.save(Path(folder) / kind / f"{name}.npy", value[finite])

@@ -19,9 +19,7 @@ MAX_DIFF = 1e-5
 MAX_DIFF_MIXED = 1e-2
 
 
-def check(
-    model: Model, manifest: Manifest, source: Child, work: Path, reporter: Reporter
-) -> str:
+def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter: Reporter) -> str:
     """Runs both on the same seeded inputs and compares every output.
 
     Args:

@@ -20,8 +20,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
-import tensorflow as tf  # noqa: E402 - after the environment
-import tf_keras as k2  # noqa: E402
+import tensorflow as tf
+import tf_keras as k2
 
 L = k2.layers
 SAMPLES = 3
@@ -43,9 +43,7 @@ def _merge(layer: Any, shape: tuple[int, ...] = IMAGE) -> Any:
 
 
 def _masked(layer: Any) -> Any:
-    return k2.Sequential(
-        [k2.Input((6,), dtype="int32"), L.Embedding(11, 4, mask_zero=True), layer]
-    )
+    return k2.Sequential([k2.Input((6,), dtype="int32"), L.Embedding(11, 4, mask_zero=True), layer])
 
 
 def _attention(layer: Any) -> Any:
@@ -123,9 +121,9 @@ CASES: dict[str, Callable[[], Any]] = {
     **{
         f"activation_{name}": (lambda name=name: one(L.Activation(name), SERIES))
         for name in (
-            "linear elu exponential gelu hard_sigmoid mish relu selu sigmoid softmax softplus"
-            " softsign swish tanh"
-        ).split()
+            *("linear", "elu", "exponential", "gelu", "hard_sigmoid", "mish", "relu", "selu"),
+            *("sigmoid", "softmax", "softplus", "softsign", "swish", "tanh"),
+        )
     },
     "dense_hard_sigmoid": lambda: one(L.Dense(3, activation="hard_sigmoid"), FLAT),
     "relu_6": lambda: one(L.ReLU(6.0), SERIES),
@@ -220,7 +218,9 @@ CASES: dict[str, Callable[[], Any]] = {
     # Merging
     **{
         f"merge_{name.lower()}": (lambda name=name: _merge(getattr(L, name)()))
-        for name in "Add Subtract Multiply Average Maximum Minimum Concatenate".split()
+        for name in (
+            *("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate"),
+        )
     },
     "merge_concatenate_axis": lambda: _merge(L.Concatenate(axis=1)),
     "merge_dot": lambda: _merge(L.Dot(axes=2, normalize=True), SERIES),
@@ -370,6 +370,8 @@ def main(folder: Path) -> None:
         elif not name.startswith("normalization"):
             _fill(model, random)
         given = _inputs(model, random)
+        if name == "mixed":
+            given = [np.round(given[0])]
         outputs = model(given if len(given) > 1 else given[0], training=False)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         model.save(folder / f"{name}.h5")
