@@ -27,6 +27,7 @@ from packager.loaders.keras2_table import (
 
 Config = dict[str, Any]
 
+_NEVER = object()
 _WAY_OUT = (
     "export it with the Keras that saved it, model.export('saved_model'), and give that folder"
 )
@@ -168,10 +169,9 @@ class _Rewriter:
             name = rule.renamed.get(key, key)
             if meaningless or key in rule.dropped or (key == "trainable" and key not in accepted):
                 continue
-            if name not in accepted:
-                raise ModelError(
-                    f"{where} has {key}={value!r}, which has no form in Keras 3", hint=_WAY_OUT
-                )
+            if name not in accepted or rule.refused.get(key, _NEVER) == value:
+                why = "has no form in Keras 3" if name not in accepted else "cannot be packaged"
+                raise ModelError(f"{where} has {key}={value!r}, which {why}", hint=_WAY_OUT)
             found[name] = self._value(where, name, value)
         if kind == "BatchNormalization":
             found["axis"] = self._one_axis(where, found.get("axis", -1))

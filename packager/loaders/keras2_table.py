@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Rule:
     Attributes:
         dropped: Settings without effect at inference, or repeated elsewhere.
         only: Settings to leave out at these values: they mean what Keras 3 does without them.
+        refused: Settings and values that Keras 3 takes, but that cannot be packaged.
         renamed: Keras 3's names by those of Keras 2.
         missing: What Keras 2 takes where an old file has no entry, and Keras 3 does not.
         becomes: Keras 3's class; the same one when it is empty.
@@ -20,6 +21,7 @@ class Rule:
 
     dropped: tuple[str, ...] = ()
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    refused: Mapping[str, object] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, object] = field(default_factory=dict)
     becomes: str = ""
@@ -28,7 +30,10 @@ class Rule:
 _PLAIN = Rule()
 _CELL = Rule(dropped=("implementation",))
 _RECURRENT = Rule(
-    dropped=("implementation",), only={"time_major": (False,), "num_constants": (None, 0)}
+    dropped=("implementation",),
+    only={"time_major": (False,), "num_constants": (None, 0)},
+    # An answer would depend on the calls before it.
+    refused={"stateful": True},
 )
 _KERNEL = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
 _DEPTHWISE = Rule(dropped=(*_KERNEL, "filters"), only={"groups": (1,)})
@@ -43,7 +48,7 @@ RULES: dict[str, Rule] = {
             *("Average", "AveragePooling1D", "AveragePooling2D", "AveragePooling3D"),
             *("Attention", "Bidirectional"),
             *("CategoryEncoding", "CenterCrop", "Concatenate", "Conv1D", "Conv2D", "Conv3D"),
-            *("Cropping1D", "Cropping2D", "Cropping3D", "Dense", "Discretization", "Dot"),
+            *("Cropping1D", "Cropping2D", "Cropping3D", "Dense", "Dot"),
             *("Dropout", "ELU", "EinsumDense", "Flatten", "GaussianDropout", "GaussianNoise"),
             *("GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"),
             *("GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"),
@@ -71,11 +76,13 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("SeparableConv1D", "SeparableConv2D"), Rule(dropped=_KERNEL, only={"groups": (1,)})
     ),
+    # Given its own default, int64, Keras 3 truncates the layer's inputs when it is traced.
+    "Discretization": Rule(only={"dtype": ("int64",)}),
     "Embedding": Rule(dropped=("input_length",), only={"sparse": (False,)}),
     **dict.fromkeys(("LSTM", "SimpleRNN", "RNN"), _RECURRENT),
-    "GRU": Rule(_RECURRENT.dropped, _RECURRENT.only, missing=_GRU_MISSING),
+    "GRU": replace(_RECURRENT, missing=_GRU_MISSING),
     **dict.fromkeys(("LSTMCell", "SimpleRNNCell"), _CELL),
-    "GRUCell": Rule(_CELL.dropped, missing=_GRU_MISSING),
+    "GRUCell": replace(_CELL, missing=_GRU_MISSING),
     "IntegerLookup": Rule(dropped=("vocabulary_size",)),
     "LeakyReLU": Rule(renamed={"alpha": "negative_slope"}),
     "MultiHeadAttention": Rule(

@@ -43,7 +43,7 @@ class Worker:
             opened = keras3.open_callable(source, objects)
         else:
             opened = keras3.open_file(source, format, saved_by, objects, allow_unsafe_code)
-        self._opened = opened
+        self._opened, self._function = opened, None
         found = activations.of_graph(self._traced())
         return {
             "saved_by": opened.saved_by,

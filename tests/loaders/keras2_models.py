@@ -139,6 +139,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "conv1d": lambda: one(L.Conv1D(3, 3, dilation_rate=2, activation="relu"), SERIES),
     "conv1d_causal": lambda: one(L.Conv1D(3, 3, padding="causal"), SERIES),
     "conv2d": lambda: one(L.Conv2D(3, (3, 2), strides=2, padding="same"), IMAGE),
+    "fixed_batch": lambda: k2.Sequential(
+        [L.Conv2D(3, 3, batch_input_shape=(1, *IMAGE)), L.Flatten(), L.Dense(2)]
+    ),
     "conv2d_groups": lambda: one(L.Conv2D(4, 3, groups=2), IMAGE),
     "conv3d": lambda: one(L.Conv3D(3, 2), VOLUME),
     "conv1d_transpose": lambda: one(L.Conv1DTranspose(3, 3, strides=2, padding="same"), SERIES),

@@ -24,6 +24,7 @@ REFUSED = {
     "batch_norm_axes": "(BatchNormalization) has axis=[1, 3]",
     "local1d": "LocallyConnected1D",
     "local2d": "LocallyConnected2D",
+    "lstm_stateful": "stateful=True",
     "lstm_time_major": "time_major=True",
     "random_crop": "RandomCrop",
     "random_height": "RandomHeight",
