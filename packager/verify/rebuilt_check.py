@@ -33,7 +33,7 @@ def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter:
         The largest difference, for the console.
 
     Raises:
-        ConversionError: An output differs by more than 1e-5 of its range.
+        ConversionError: An output differs by more than 1e-5 of its largest magnitude.
     """
     reference, rebuilt = work / "tf-keras", work / "rebuilt"
     reference.mkdir()
@@ -66,7 +66,7 @@ def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter:
         if not share <= limit:
             raise ConversionError(
                 f"{model.source}: the output {spec.name!r} of the model rebuilt for Keras 3 differs"
-                f" from tf-keras' by {share:.2g} of its range (limit {limit:g})",
+                f" from tf-keras' by {share:.2g} of its largest magnitude (limit {limit:g})",
                 hint="export it with the Keras that saved it, model.export('saved_model'), and give"
                 " that folder; please report the file's layers",
             )
@@ -76,7 +76,7 @@ def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter:
                 f"the output {spec.name!r} is the same for all random inputs, so comparing it with"
                 " tf-keras says little; evaluation data measures it"
             )
-    return f"{found['samples']} samples, largest difference {worst:.1g} of the range"
+    return f"{found['samples']} samples, largest difference {worst:.1g} of the magnitude"
 
 
 def _difference(theirs: np.ndarray, ours: np.ndarray) -> float:
