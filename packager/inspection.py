@@ -95,6 +95,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
         "source": found.file.source,
         "format": found.file.format,
         "saved_by": found.file.saved_by,
+        "rebuilt_for_keras3": found.file.is_keras2,
         "sha256": found.file.sha256,
         "size_bytes": found.file.size_bytes,
         "parameters": found.parameters,
@@ -112,7 +113,8 @@ def show(found: Inspection, reporter: Reporter) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False)
     file = found.file
     size = human_size(file.size_bytes)
-    out.print(f"{Path(file.source).name}: {file.format}, saved by {file.saved_by}, {size}")
+    saved = f"saved by {file.saved_by}" + ("; rebuilt for Keras 3" if file.is_keras2 else "")
+    out.print(f"{Path(file.source).name}: {file.format}, {saved}, {size}")
     out.print(f"{found.parameters:,} parameters, {len(found.layers)} layers")
     for kind, ends in (("input", found.inputs), ("output", found.outputs)):
         for end in ends:

@@ -31,6 +31,7 @@ from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
 from packager.samples import Samples
 from packager.targets import select
+from packager.verify import rebuilt_check
 from packager.verify.check import SourceOutputs, verify_artifacts
 
 _TOOLS = ("ai-edge-litert", "litert-quantizer", "pillow")
@@ -82,8 +83,12 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as source,
         Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
-        with reporter.stage("open it in TensorFlow"):
+        with reporter.stage("open it in TensorFlow") as detail:
             manifest = _open(config, found, stage, source)
+            detail += ["rebuilt for Keras 3"] if found.is_keras2 else []
+        if found.is_keras2:
+            with reporter.stage("compare it with tf-keras") as detail:
+                detail.append(rebuilt_check.check(config.model, manifest, source, work, reporter))
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
         manifest = _make(job)
         return _publish(job, manifest, stage)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError, UnsupportedError, brief
-from packager.loaders import names
+from packager.loaders import keras2, names
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 
@@ -25,7 +25,7 @@ _SUFFIX = {"keras3": ".keras", "keras_h5": ".h5"}
 def open_file(
     source: str, file_format: str, saved_by: str, custom_objects: list[str], unsafe: bool
 ) -> OpenedModel:
-    """Opens a `.keras` archive or a Keras 3 `.h5` file.
+    """Opens a `.keras` archive of Keras 3, or an `.h5` file of Keras 2 or 3.
 
     Raises:
         ModelError: Keras cannot open it; says which class is unknown where that is the reason.
@@ -38,9 +38,14 @@ def open_file(
         link = Path(folder) / f"model{_SUFFIX[file_format]}"
         link.symlink_to(Path(source).resolve())
         try:
-            model = keras.saving.load_model(
-                link, custom_objects=objects, compile=False, safe_mode=not unsafe
-            )
+            if saved_by.startswith("keras 2"):
+                model = keras2.open_h5(link, source, objects, safe=not unsafe)
+            else:
+                model = keras.saving.load_model(
+                    link, custom_objects=objects, compile=False, safe_mode=not unsafe
+                )
+        except ModelError:
+            raise
         except Exception as error:
             raise _explain(source, error) from error
     return open_model(model, source, file_format, saved_by)

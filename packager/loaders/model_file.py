@@ -18,7 +18,7 @@ _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _SUFFIX = re.compile(r"\.(keras|h5|hdf5|zip)$", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_CODE_CLASSES = ("Lambda", "__lambda__", "TFOpLambda", "SlicingOpLambda")
+_CODE_CLASSES = ("Lambda", "__lambda__")
 MAX_CONFIG_BYTES = 256 * 1024 * 1024
 
 
@@ -41,6 +41,11 @@ class ModelFile:
     sha256: str
     size_bytes: int
     config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_keras2(self) -> bool:
+        """Whether Keras 2 saved it, so that it has to be rebuilt for Keras 3."""
+        return self.format == "keras_h5" and self.saved_by.startswith("keras 2")
 
     @property
     def name(self) -> str:
@@ -84,7 +89,7 @@ def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:
         found = _identify_folder(path) if path.is_dir() else _identify_file(path)
     except OSError as error:
         raise ModelError(f"{source} cannot be read: {error.strerror or error}") from None
-    _refuse_keras2(found)
+    _refuse_old(found)
     if not allow_unsafe_code:
         _refuse_code(found)
     return found
@@ -200,14 +205,16 @@ def _identify_folder(path: Path) -> ModelFile:
     return ModelFile(str(path), "saved_model", "tensorflow", digest.hexdigest(), size)
 
 
-def _refuse_keras2(found: ModelFile) -> None:
+def _refuse_old(found: ModelFile) -> None:
     program, _, version = found.saved_by.partition(" ")
-    if program == "keras" and not version.startswith("3"):
-        raise ModelError(
-            f"{found.source} was saved by {found.saved_by}; Keras 3 opens only files of Keras 3",
-            hint="export it with the Keras that saved it, model.export('saved_model'), and give"
-            " that folder",
-        )
+    if program != "keras" or version.startswith("3") or found.is_keras2:
+        return
+    raise ModelError(
+        f"{found.source} was saved by {found.saved_by}; packager opens .keras files of Keras 3 and"
+        " .h5 files of Keras 2 and 3",
+        hint="export it with the Keras that saved it, model.export('saved_model'), and give"
+        " that folder",
+    )
 
 
 def _refuse_code(found: ModelFile) -> None:

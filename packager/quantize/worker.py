@@ -43,7 +43,11 @@ def calibrate(model: str, samples: str, ranges: str) -> list[str]:
 
     Returns:
         Names of the tensors that were constant: the samples do not show their range.
+
+    Raises:
+        UnsupportedError: The file has a loop, whose body the quantizer does not calibrate.
     """
+    _refuse_loops(tflite_file.read(Path(model)))
     from litert_quantizer import calibrator, recipe_manager
     from litert_quantizer.utils import qsv_utils
 
@@ -90,6 +94,16 @@ def embed_card(path: str, card: dict[str, Any]) -> None:
     model = tflite_file.read(Path(path))
     tflite_file.embed_card(model, card)
     tflite_file.write(model, Path(path))
+
+
+def _refuse_loops(model: Any) -> None:
+    loops = [name for name in ("WHILE", "IF") if name in tflite_file.describe(model).ops]
+    if loops:
+        raise UnsupportedError(
+            f"the file has the operator {loops[0]}, the loop of a recurrent layer such as LSTM:"
+            " what it repeats cannot be calibrated, so it has no integer form",
+            hint="use tflite/dynamic_int8 or tflite/float16; both keep the loop in float",
+        )
 
 
 def _samples(folder: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from packager.loaders.keras2_table import HARD_SIGMOID
 from packager.loaders.layer_graph import Layer, Weights
 from packager.targets.tfjs_shapes import Shape
 
@@ -49,9 +50,14 @@ _SAME = (
     *("linear", "relu", "relu6", "sigmoid", "tanh", "softmax", "softplus", "softsign", "elu"),
     *("selu", "gelu", "mish", "log_softmax", "swish"),
 )
-ACTIVATIONS = {**{name: name for name in _SAME}, "silu": "swish"}
+ACTIVATIONS = {
+    **{name: name for name in _SAME},
+    "silu": "swish",
+    # TF.js' own is the older 0.2 x + 0.5.
+    HARD_SIGMOID: "hard_sigmoid",
+}
 
-# Keras 3: relu6(x + 3) / 6; TF.js' own hard sigmoid is the older 0.2 x + 0.5.
+# Keras 3: relu6(x + 3) / 6.
 _HARD_SIGMOID: Chain = (
     rescaling(1.0, 3.0),
     Stock("ReLU", {"max_value": 6.0}),
@@ -77,12 +83,14 @@ def activation(value: object) -> tuple[str, Chain]:
         Refused: TF.js has no equal activation.
     """
     name = "linear" if value is None else value
+    if isinstance(name, dict) and name.get("config") == HARD_SIGMOID:
+        name = HARD_SIGMOID
     if isinstance(name, str) and name in ACTIVATIONS:
         return ACTIVATIONS[name], ()
     if isinstance(name, str) and name in ACTIVATION_CHAINS:
         return "linear", ACTIVATION_CHAINS[name]
     shown = name if isinstance(name, str) else "given as a function"
-    known = ", ".join(sorted({*ACTIVATIONS, *ACTIVATION_CHAINS}))
+    known = ", ".join(sorted({*ACTIVATIONS, *ACTIVATION_CHAINS} - {HARD_SIGMOID}))
     raise Refused(f"the activation {shown} is not in TF.js", f"use one of {known}")
 
 
