@@ -144,7 +144,7 @@ def inspect(model: str, **flags: Any) -> int:
     found = inspection.inspect(
         model,
         signature=flags["signature"],
-        custom_objects=flags["custom_objects"],
+        custom_objects=_list(flags["custom_objects"]) or (),
         allow_unsafe_code=flags["allow_unsafe_code"],
         verbose=flags["verbose"],
     )

@@ -21,7 +21,7 @@ def write(config: Config, target: Path, *, force: bool = False) -> Path:
     found = inspection.inspect(
         config.model.source,
         signature=config.model.signature,
-        custom_objects=",".join(config.model.custom_objects) or None,
+        custom_objects=config.model.custom_objects,
         allow_unsafe_code=config.model.allow_unsafe_code,
     )
     ends = [f"{e['name']} {e['dtype']} {e['shape']}" for e in (*found.inputs, *found.outputs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def inspect(
     source: str,
     *,
     signature: str | None = None,
-    custom_objects: str | None = None,
+    custom_objects: Sequence[str] = (),
     allow_unsafe_code: bool = False,
     verbose: bool = False,
 ) -> Inspection:
@@ -70,7 +71,7 @@ def inspect(
             format=file.format,
             saved_by=file.saved_by,
             signature=signature,
-            custom_objects=custom_objects.split(",") if custom_objects else [],
+            custom_objects=list(custom_objects),
             allow_unsafe_code=allow_unsafe_code,
         )
         try:

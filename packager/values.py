@@ -15,9 +15,9 @@ import yaml
 from packager.bundle import ImageSpec
 from packager.declare import TASKS
 from packager.errors import ConfigError
+from packager.loaders.model_file import FUNCTION
 
 DECLARATION_KEYS = ("preset", *(item.name for item in dataclasses.fields(ImageSpec)))
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 Preprocess = str | dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,13 +23,13 @@ from packager.datasets.sources import (
 )
 from packager.datasets.targets import Answer, check_targets
 from packager.errors import DataError
+from packager.loaders.model_file import FUNCTION
 from packager.preprocess import PreprocessError, preprocess
 from packager.presets import PRESETS
 
 Array = np.ndarray[Any, Any]
 InputSpec = Mapping[str, Any]
 
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 LIMIT_SEED = 0
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from packager.bundle import hash_file
 from packager.errors import EnvironmentLacks, ModelError
 
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# `package.module:function`, wherever a source may be a Python function.
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _SUFFIX = re.compile(r"\.(keras|h5|hdf5|zip)$", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -81,7 +82,7 @@ def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:
             "no model is named", hint="packager build MODEL, or model: in package.yaml"
         )
     if not path.exists():
-        if _CALLABLE.fullmatch(source):
+        if FUNCTION.fullmatch(source):
             digest = hashlib.sha256(source.encode()).hexdigest()
             return ModelFile(source, "callable", "python", digest, 0)
         raise ModelError(f"{source} does not exist", hint="check the path of the model")

