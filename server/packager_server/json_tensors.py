@@ -116,7 +116,7 @@ def array(value: Any, info: TensorInfo, *, numbers_only: bool = False) -> Array:
     Args:
         value: Nested lists of scalars, or one scalar.
         info: The input that it is for; only the dtype is looked at.
-        numbers_only: The request is known to hold no booleans, nulls or strings.
+        numbers_only: The request is known to hold no booleans: NumPy would read them as numbers.
 
     Raises:
         ServeError: A wrong type, a ragged list, or a dtype that JSON cannot express.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 
-from packager_server import json_numbers, json_tensors, json_text
+from packager_server import json_numbers, json_tensors, json_text, quick_json
 from packager_server.codes import Code, ServeError
 from packager_server.model import Array, Signature, TensorInfo, Tensors
+from packager_server.quick_json import QuickBody
 
 Inputs = Mapping[str, TensorInfo]
 
@@ -21,14 +21,16 @@ class PredictBody:
     """A parsed request whose tensors are not made yet: that needs the model's signature.
 
     Attributes:
-        root: The JSON object.
         signature_name: Empty when the request names none.
-        numbers_only: The body holds no boolean, no null and no string beside its keys.
+        body: The text.
+        quick: Its numbers, if it has the commonest form.
+        root: Its JSON object otherwise.
     """
 
-    root: dict[str, Any]
     signature_name: str
-    numbers_only: bool
+    body: bytes
+    quick: QuickBody | None = None
+    root: Mapping[str, Any] | None = None
 
 
 def parse(body: bytes) -> PredictBody:
@@ -37,27 +39,17 @@ def parse(body: bytes) -> PredictBody:
     Raises:
         ServeError: Not JSON, not an object, or `signature_name` is not a string.
     """
-    root, quick = _root(body)
+    quick = quick_json.read(body)
+    if quick is not None:
+        return PredictBody(quick.signature_name, body, quick)
+    root = _object(json_text.parse(body))
+    return PredictBody(signature_name(root), body, None, root)
+
+
+def _object(root: Any) -> dict[str, Any]:
     if not isinstance(root, dict):
         raise ServeError(f"JSON Value: {json_text.shown(root)} Is not object")
-    return PredictBody(root, signature_name(root), quick)
-
-
-def _root(body: bytes) -> tuple[Any, bool]:
-    # orjson refuses what only tolerant parsers take, and lets the last of equal keys win: it is
-    # used where every quote of the body belongs to a top-level key or to the signature's name.
-    if b"true" not in body and b"false" not in body and b"null" not in body:
-        quotes = body.count(b'"')
-        if quotes <= 6:
-            try:
-                root = orjson.loads(body)
-            except orjson.JSONDecodeError:
-                return json_text.parse(body), False
-            if isinstance(root, dict):
-                strings = len(root) + isinstance(root.get("signature_name"), str)
-                if quotes == 2 * strings:
-                    return root, True
-    return json_text.parse(body), False
+    return root
 
 
 def signature_name(root: Mapping[str, Any]) -> str:
@@ -77,15 +69,21 @@ def tensors(body: PredictBody, signature: Signature) -> tuple[Tensors, bool]:
     Raises:
         ServeError: As TensorFlow Serving would refuse it.
     """
-    has_rows, has_columns = "instances" in body.root, "inputs" in body.root
+    if body.quick is not None:
+        found = body.quick.array(signature.inputs)
+        if found is not None:
+            return found, body.quick.rows
+    root = _object(json_text.parse(body.body)) if body.root is None else body.root
+    numbers_only = not any(word in body.body for word in (b"true", b"false", b"null"))
+    has_rows, has_columns = "instances" in root, "inputs" in root
     if has_rows and has_columns:
         raise ServeError(
             "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
         )
     if has_rows:
-        return _rows(body.root["instances"], signature.inputs, body.numbers_only), True
+        return _rows(root["instances"], signature.inputs, numbers_only), True
     if has_columns:
-        return _columns(body.root["inputs"], signature.inputs, body.numbers_only), False
+        return _columns(root["inputs"], signature.inputs, numbers_only), False
     raise ServeError("Missing 'inputs' or 'instances' key")
 
 
@@ -102,7 +100,7 @@ def _columns(value: Any, inputs: Inputs, quick: bool) -> Tensors:
     for name, info in inputs.items():
         if name not in value:
             raise ServeError(f"Missing named input: {name} in 'inputs' object.")
-        found[name] = json_tensors.array(value[name], info)
+        found[name] = json_tensors.array(value[name], info, numbers_only=quick)
     return found
 
 
@@ -114,16 +112,16 @@ def _rows(value: Any, inputs: Inputs, quick: bool) -> Tensors:
     if not value:
         raise ServeError("JSON Value: [] No values in 'instances' array")
     if json_tensors.is_object(value[0]):
-        return _named_rows(value, inputs)
+        return _named_rows(value, inputs, quick)
     if quick and len(inputs) == 1:
         name, info = next(iter(inputs.items()))
         found = json_tensors.quick_array(value, info.dtype)
         if found is not None:
             return {name: found}
-    return _plain_rows(value, inputs)
+    return _plain_rows(value, inputs, quick)
 
 
-def _plain_rows(rows: list[Any], inputs: Inputs) -> Tensors:
+def _plain_rows(rows: list[Any], inputs: Inputs, quick: bool) -> Tensors:
     for index, row in enumerate(rows):
         if json_tensors.is_object(row):
             raise ServeError(f"Expecting value/list but got object at item {index} of input list")
@@ -133,14 +131,14 @@ def _plain_rows(rows: list[Any], inputs: Inputs) -> Tensors:
                 "tensors required as per tensorinfo_map"
             )
     name, info = next(iter(inputs.items()))
-    stack = _Stack(info)
+    stack = _Stack(info, quick)
     for index, row in enumerate(rows):
         stack.add(row, f"Failed to process element: {index} of 'instances' list.")
     return {name: stack.array()}
 
 
-def _named_rows(rows: list[Any], inputs: Inputs) -> Tensors:
-    stacks = {name: _Stack(info) for name, info in inputs.items()}
+def _named_rows(rows: list[Any], inputs: Inputs, quick: bool) -> Tensors:
+    stacks = {name: _Stack(info, quick) for name, info in inputs.items()}
     for index, row in enumerate(rows):
         if not json_tensors.is_object(row):
             kind = "list" if isinstance(row, list) else "value"
@@ -165,13 +163,14 @@ def _named_rows(rows: list[Any], inputs: Inputs) -> Tensors:
 class _Stack:
     """Rows of one input, which must all have the shape of the first."""
 
-    def __init__(self, info: TensorInfo) -> None:
+    def __init__(self, info: TensorInfo, numbers_only: bool) -> None:
         self._info = info
+        self._numbers_only = numbers_only
         self._rows: list[Array] = []
 
     def add(self, value: Any, where: str) -> None:
         try:
-            row = json_tensors.array(value, self._info)
+            row = json_tensors.array(value, self._info, numbers_only=self._numbers_only)
         except ServeError as error:
             # Whatever the code was: TensorFlow Serving wraps it as an invalid argument.
             message = f"{where} Error: {error.code.name}: {error.message}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -12,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packager_server import flags, text_config
+from packager_server import flags, saved_model, text_config
 from packager_server.access import AccessLog
 from packager_server.asgi import HttpLimits, ServingApp
+from packager_server.codes import ServeError
 from packager_server.core import ServingCore
 from packager_server.flask_app import Pages, Readiness, create_app
 from packager_server.guard import OPEN_PATHS, Guard
@@ -41,11 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     try:
-        server = Server(arguments)
+        return Server(arguments).run()
     except EngineError as error:
         print(f"error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), file=sys.stderr)
         return error.exit_code
-    return server.run()
 
 
 class Server:
@@ -65,6 +66,7 @@ class Server:
             batching=_batching(arguments),
         )
         self._readiness = Readiness(self._core)
+        self._grpc: Any = None
         self._app = self._application()
 
     def _application(self) -> ServingApp:
@@ -101,11 +103,7 @@ class Server:
         )
 
     def run(self) -> int:
-        """Serves until SIGTERM or SIGINT, then drains."""
-        self._grpc = self._grpc_server()
-        self._core.start(self._configs)
-        if self._grpc is not None:
-            self._grpc.start()
+        """Serves until SIGTERM or SIGINT, then drains; returns the exit code."""
         try:
             import uvloop
         except ImportError:  # not on every platform; slower without it
@@ -123,14 +121,50 @@ class Server:
             loop.add_signal_handler(number, stop.set)
         http = self._http_server()
         serving = asyncio.ensure_future(http.serve())
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start))
         ending = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
-        await self._drain()
+        try:
+            await _first(starting, serving, ending)
+            await _first(serving, ending, asyncio.ensure_future(self._follow_config()))
+        finally:
+            await self._drain()
+            http.stop()
+            await self._end(serving)
+
+    async def _follow_config(self) -> None:
+        """Reads --model_config_file again and again, if it is to be followed."""
+        wait_s, file = (
+            self._arguments.model_config_file_poll_wait_seconds,
+            self._arguments.model_config_file,
+        )
+        if wait_s <= 0 or file is None:
+            await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                configs = await asyncio.to_thread(text_config.read_models, file)
+                if configs != self._configs:
+                    await asyncio.to_thread(self._core.versions.reload, configs)
+                    self._configs = configs
+            # A file that is being written, or a label too early: the next look may be better.
+            except (EngineError, ServeError) as error:
+                log.error("the models stay as they are: %s", error)
+
+    def _start(self) -> None:
+        """Imports TensorFlow, which takes seconds: the probes answer meanwhile."""
+        self._grpc = self._grpc_server()
+        if self._grpc is not None:
+            self._grpc.start()
+        saved_model.import_tensorflow()
+        # Its million objects never become garbage; looking at them again and again would stop
+        # all requests for a moment each time.
+        gc.collect()
+        gc.freeze()
+        self._core.start(self._configs)
+
+    async def _end(self, serving: asyncio.Future[None]) -> None:
         grace_s = self._arguments.grace_seconds
-        waits = [serving]
-        http.stop()
+        waits: list[asyncio.Future[Any]] = [serving]
         if self._grpc is not None:
             calls_ended = self._grpc.stop(grace_s)
             waits.append(asyncio.ensure_future(asyncio.to_thread(calls_ended)))
@@ -181,6 +215,13 @@ class Server:
             ssl_ca=Path(tls.custom_ca) if tls and tls.custom_ca else None,
             ssl_client_verify=bool(tls and tls.client_verify),
         )
+
+
+async def _first(*futures: asyncio.Future[Any]) -> None:
+    """Waits for one of `futures` and raises its error."""
+    done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    for future in done:
+        future.result()
 
 
 def _models(arguments: argparse.Namespace) -> list[ModelConfig]:
