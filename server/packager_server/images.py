@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class ImageService:
         from packager_server.preprocess import PreprocessError, preprocess
 
         try:
-            with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
+            with Image.open(io.BytesIO(data), formats=_formats()) as picture:
                 pixels = picture.width * picture.height
                 if pixels > self._limits.max_pixels:
                     raise ServeError(
@@ -86,6 +87,15 @@ class ImageService:
             Image.DecompressionBombWarning,
         ) as error:
             raise ServeError(f"The body is no picture that this server reads: {error}") from error
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Returns those of `FORMATS` that this Pillow can decode."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def _image_input(manifest: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -21,6 +21,9 @@ from packager_server.storage import VersionPolicy
 
 log = logging.getLogger(__name__)
 
+# When the server stops, a version's last request gets this long.
+_LAST_WAIT_S = 5.0
+
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 
 
@@ -170,7 +173,7 @@ class VersionManager:
         with self._working:
             for served in self._models.values():
                 for version in list(served.versions.values()):
-                    self._unload(served, version)
+                    self._unload(served, version, _LAST_WAIT_S)
 
     def reload(self, configs: Iterable[ModelConfig]) -> None:
         """Replaces the configuration and returns when its versions are loaded or have failed.
@@ -382,15 +385,20 @@ class VersionManager:
             if number not in aspired:
                 self._unload(served, version)
 
-    def _unload(self, served: _Served, version: _Version) -> None:
+    def _unload(self, served: _Served, version: _Version, longest_s: float | None = None) -> None:
         if version.state == "AVAILABLE":
-            self._close(served, version)
+            self._close(served, version, longest_s)
 
-    def _close(self, served: _Served, version: _Version) -> None:
+    def _close(self, served: _Served, version: _Version, longest_s: float | None = None) -> None:
         """Waits for the last request of a version, then frees it."""
         with self._changed:
             version.state = "UNLOADING"
-            self._changed.wait_for(lambda: version.users == 0)
+            if not self._changed.wait_for(lambda: version.users == 0, longest_s):
+                # Freeing a model under a running request could crash; the process ends anyway.
+                log.warning(
+                    "%s version %d still runs a request", served.config.name, version.number
+                )
+                return
             loaded, version.loaded, version.state = version.loaded, None, "END"
         if loaded is not None:
             loaded.model.close()

@@ -48,7 +48,7 @@ def raw(client, method, target, data=None, headers=None):
     """The target goes to the application as a WSGI server hands it over."""
     path = target.split("?")[0]
     return client.open(
-        path, method=method, data=data, headers=headers, environ_base={"RAW_URI": target}
+        path, method=method, data=data, headers=headers, environ_overrides={"RAW_URI": target}
     )
 
 
@@ -173,8 +173,8 @@ def test_the_web_folder_of_a_bundle_is_served_and_nothing_beside_it(tmp_path):
     (web / "app.js").write_text("run()")
     (tmp_path / "m" / "1" / "secret.txt").write_text("secret")
     client = client_of(core)
-    assert client.get("/").text == "<p>app</p>"
-    assert client.get("/app.js").mimetype == "text/javascript"
+    assert client.get("/", buffered=True).text == "<p>app</p>"
+    assert client.get("/app.js", buffered=True).mimetype == "text/javascript"
     for path in ("/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "//etc/passwd"):
         answer = raw(client, "GET", path)
         assert answer.status_code == 404 and b"secret" not in answer.data
@@ -209,6 +209,9 @@ def encoded(pixels=PIXELS, kind="PNG"):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
     return file.getvalue()
+
+
+NOISE = np.random.default_rng(2).integers(0, 256, (64, 64), dtype=np.uint8)
 
 
 def expected_scores(pixels=PIXELS):
@@ -264,11 +267,12 @@ def test_picture_of_a_version_and_fewer_classes(pictures):
     [
         (b"", 400, "no picture"),
         (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, 400, "picture"),
-        (encoded()[:60], 400, "picture"),
+        (encoded(NOISE)[:2000], 400, "picture"),
         (b'{"image": 5}', 400, "Expected"),
         (b'{"image": {"b64": "!"}}', 400, "base64"),
         (b"%PDF-1.4", 400, "no picture"),
     ],
+    ids=["empty", "png", "truncated", "number", "base64", "pdf"],
 )
 def test_bad_pictures(pictures, data, code, text):
     answer = client_of(pictures).post("/api/v1/models/animals:image", data=data)
