@@ -13,7 +13,7 @@ import numpy as np
 
 from packager.children import serve
 from packager.errors import ConversionError, UsageError
-from packager.loaders import activations, keras3, layer_graph, saved_model
+from packager.loaders import activations, keras3, keras_graph, layer_graph, saved_model
 from packager.loaders.opened import OpenedModel
 from packager.targets import saved_model as saved_model_target
 from packager.targets import tflite, warmup
@@ -72,7 +72,7 @@ class Worker:
         """Writes the model's `LayerGraph`; False where it has none."""
         if self.opened.keras_model is None:
             return False
-        layer_graph.save(keras3.layer_graph(self.opened.keras_model), Path(folder))
+        layer_graph.save(keras_graph.layer_graph(self.opened.keras_model), Path(folder))
         return True
 
     def predict(self, inputs: str, outputs: str, batch: int = 64) -> int:
