@@ -17,6 +17,7 @@ from packager.errors import ConversionError, UsageError, brief
 from packager.loaders import (
     activations,
     keras3,
+    keras_graph,
     layer_graph,
     recurrent,
     saved_model,
@@ -110,7 +111,7 @@ class Worker:
         """Writes the model's `LayerGraph`; False where it has none."""
         if self.opened.keras_model is None:
             return False
-        layer_graph.save(keras3.layer_graph(self.opened.keras_model), Path(folder))
+        layer_graph.save(keras_graph.layer_graph(self.opened.keras_model), Path(folder))
         return True
 
     def predict_nudged(self, inputs: str, outputs: str) -> int:
