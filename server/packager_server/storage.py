@@ -58,7 +58,8 @@ def list_versions(base_path: str) -> dict[int, str] | None:
             continue
         found[int(name)] = f"{base_path.rstrip('/')}/{name}"
     if not found and _exists(f"{base_path.rstrip('/')}/saved_model.pb"):
-        return {1: base_path}
+        name = base_path.rstrip("/").rpartition("/")[2]
+        return {int(name) if name.isascii() and name.isdigit() else 1: base_path}
     return found
 
 

@@ -85,10 +85,12 @@ def test_names_that_are_no_versions(tmp_path):
     assert list_versions(str(tmp_path / "missing")) is None
 
 
-def test_a_savedmodel_without_a_version_folder_is_version_1(tmp_path):
+def test_a_savedmodel_itself_is_one_version(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     (tmp_path / "variables").mkdir()
     assert list_versions(str(tmp_path)) == {1: str(tmp_path)}
+    numbered = tmp_path.rename(tmp_path.with_name("012"))
+    assert list_versions(f"{numbered}/") == {12: f"{numbered}/"}
 
 
 def test_the_newest_loads_first_and_the_old_goes_when_it_answers(make):
