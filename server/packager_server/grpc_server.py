@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -94,8 +93,8 @@ class GrpcServer:
 
 
 def _credentials(tls: Tls) -> Any:
-    pair = (Path(tls.server_key).read_bytes(), Path(tls.server_cert).read_bytes())
-    roots = Path(tls.custom_ca).read_bytes() if tls.custom_ca else None
+    pair = (tls.server_key.encode(), tls.server_cert.encode())
+    roots = tls.custom_ca.encode() or None
     return grpc.ssl_server_credentials(
         [pair], root_certificates=roots, require_client_auth=tls.client_verify
     )

@@ -27,7 +27,7 @@ from packager_server.rest import Aliases, RestApi
 from packager_server.saved_model import LoadOptions
 from packager_server.scheduler import Batching
 from packager_server.storage import VersionPolicy
-from packager_server.tls import Tls
+from packager_server.tls import Tls, private_folder
 from packager_server.versions import Lifecycle, ModelConfig
 
 log = logging.getLogger("packager_server")
@@ -55,6 +55,7 @@ class Server:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._configs = _models(arguments)
+        self._private = private_folder()
         self._tls = None
         if arguments.ssl_config_file is not None:
             self._tls = Tls(**text_config.read_tls(arguments.ssl_config_file))
@@ -111,6 +112,7 @@ class Server:
         else:
             uvloop.run(self._serve())
         self._core.stop()
+        self._private.cleanup()
         log.info("stopped")
         return 0
 
@@ -193,12 +195,12 @@ class Server:
         return GrpcServer(self._core, settings, self._guard, self._tls)
 
     def _http_server(self) -> Any:
-        from granian.constants import HTTPModes, Interfaces
+        from granian.constants import HTTPModes, Interfaces, SSLProtocols
         from granian.http import HTTP1Settings
         from granian.log import LogLevels
         from granian.server.embed import Server as Granian
 
-        arguments, tls = self._arguments, self._tls
+        arguments, files = self._arguments, self._tls_files()
         return Granian(
             self._app,
             address=arguments.host,
@@ -210,11 +212,17 @@ class Server:
             backpressure=arguments.max_connections,
             http1_settings=HTTP1Settings(header_read_timeout=10_000, max_buffer_size=1 << 17),
             log_level=LogLevels.error,
-            ssl_cert=Path(tls.server_cert) if tls else None,
-            ssl_key=Path(tls.server_key) if tls else None,
-            ssl_ca=Path(tls.custom_ca) if tls and tls.custom_ca else None,
-            ssl_client_verify=bool(tls and tls.client_verify),
+            ssl_protocol_min=SSLProtocols.tls12,
+            ssl_cert=files.get("server_cert"),
+            ssl_key=files.get("server_key"),
+            ssl_ca=files.get("custom_ca"),
+            ssl_client_verify=self._tls is not None and self._tls.client_verify,
         )
+
+    def _tls_files(self) -> dict[str, Path]:
+        if self._tls is None:
+            return {}
+        return self._tls.as_files(Path(self._private.name))
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

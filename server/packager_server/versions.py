@@ -353,8 +353,9 @@ class VersionManager:
             version.attempts = old.attempts + 1
         version.seen = storage.fingerprint(path)
         version.state = "LOADING"
-        if old is None or old.state != "AVAILABLE":
-            served.versions[number] = version
+        with self._changed:
+            if old is None or old.state != "AVAILABLE":
+                served.versions[number] = version
         started = time.monotonic()
         try:
             loaded = self._loader(served.config, number, path)

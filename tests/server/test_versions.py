@@ -286,22 +286,22 @@ def test_a_new_base_path_replaces_the_version_of_the_same_number(make, tmp_path)
 
 
 def test_requests_and_switches_at_the_same_time(make):
-    """Thirty switches under eight clients: no refusal, no closed model, one version per answer."""
+    """Thirty switches under four clients: no refusal, no closed model, one version per answer."""
     manager, folders = make({"1": model()})
     ended = threading.Event()
     problems = []
 
     def client():
-        while not ended.is_set():
+        while not ended.wait(0.0005):
             try:
                 lease = manager.acquire("m")
                 x = fakes.np.ones((1, 2), "float32")
                 lease.model.run("serving_default", {"x": x}, ("y",))
                 lease.release()
-            except (ServeError, AssertionError) as error:
+            except Exception as error:
                 problems.append(error)
 
-    clients = [threading.Thread(target=client) for _ in range(8)]
+    clients = [threading.Thread(target=client) for _ in range(4)]
     for one in clients:
         one.start()
     for number in range(2, 32):
