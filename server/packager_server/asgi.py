@@ -35,6 +35,8 @@ Headers = dict[bytes, bytes]
 # Parsing or writing more than this is given to a thread, so that others are answered meanwhile.
 _LARGE_BODY = 1 << 18
 _LARGE_OUTPUT = 20_000
+# A refused request's body is still read if it is not larger than this.
+_DISCARDED_BODY = 1 << 20
 
 
 class ClientGone(Exception):
@@ -68,6 +70,7 @@ class _Request:
     started: float = field(default_factory=time.monotonic)
     model: str = ""
     api: str = ""
+    received: bool = False
 
     @property
     def method(self) -> str:
@@ -125,6 +128,7 @@ class ServingApp:
             message = f"unexpected {type(error).__name__}"
             response = rest.error_response(ServeError(message, Code.INTERNAL))
         if response is not None:
+            await self._discard_body(request, receive)
             await self._send(request, response, send)
 
     async def _respond(self, request: _Request, receive: Receive, send: Send) -> Response | None:
@@ -192,8 +196,21 @@ class ServingApp:
         limit = self._limits.max_inflated_bytes
         return bytes(await _in_thread(rest.inflate, body, encoding.decode("latin-1"), limit))
 
-    async def _raw_body(self, request: _Request, receive: Receive) -> bytes:
-        limit = self._limits.max_body_bytes
+    async def _discard_body(self, request: _Request, receive: Receive) -> None:
+        """Reads what a refused client still sends: it would take a closed connection for a loss."""
+        if request.received or b"expect" in request.headers:
+            return
+        try:
+            await self._raw_body(request, receive, _DISCARDED_BODY)
+        except (ServeError, ClientGone):
+            return
+
+    async def _raw_body(
+        self, request: _Request, receive: Receive, limit: int | None = None
+    ) -> bytes:
+        request.received = True
+        if limit is None:
+            limit = self._limits.max_body_bytes
         declared = request.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
