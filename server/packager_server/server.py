@@ -62,7 +62,9 @@ class Server:
         self._tokens = _tokens(arguments.auth_token_file)
         options = _load_options(arguments)
         self._core = ServingCore(
-            lambda metrics: VersionLoader(options, metrics, arguments.enable_model_warmup),
+            lambda metrics: VersionLoader(
+                options, metrics, arguments.enable_model_warmup, arguments.allow_model_code
+            ),
             lifecycle=_lifecycle(arguments),
             batching=_batching(arguments),
         )

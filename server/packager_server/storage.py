@@ -57,13 +57,14 @@ def list_versions(base_path: str) -> dict[int, str] | None:
             log.warning("%s: %s is a second folder for version %d", base_path, name, int(name))
             continue
         found[int(name)] = f"{base_path.rstrip('/')}/{name}"
-    if not found and _exists(f"{base_path.rstrip('/')}/saved_model.pb"):
+    if not found and exists(f"{base_path.rstrip('/')}/saved_model.pb"):
         name = base_path.rstrip("/").rpartition("/")[2]
         return {int(name) if name.isascii() and name.isdigit() else 1: base_path}
     return found
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
+    """Whether a file is there, local or remote."""
     if not is_remote(path):
         return Path(path).is_file()
     from packager_server.saved_model import import_tensorflow
