@@ -81,6 +81,7 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	    "$$@"; }; \
 	compile pyproject.toml --extra build --extra server -o requirements/build.txt; \
+	compile pyproject.toml --extra server -c requirements/build.txt -o requirements/server.txt; \
 	compile pyproject.toml --extra build --extra server --extra browser --group dev \
 	    -c requirements/build.txt -o requirements/dev.txt; \
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \

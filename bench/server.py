@@ -157,7 +157,7 @@ def load(url: str, connections: int, seconds: int) -> Load:
     done = subprocess.run(
         [*command, "-s", str(WORK / "post.lua"), url], capture_output=True, text=True, check=True
     )
-    found = dict(re.findall(r"^\s+(50|99)%\s+(\S+)$", done.stdout, re.M))
+    found = dict(re.findall(r"^\s+(50|99)%\s+(\S+)\s*$", done.stdout, re.M))
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     bad = re.search(r"Non-2xx or 3xx responses: (\d+)", done.stdout)
     per_second = float(rate[1]) if rate else 0.0
