@@ -50,11 +50,15 @@ num_batch_threads { value: 1 }
 
 @dataclass(frozen=True)
 class Contender:
-    """A server: how it is started, and where it answers; PORT stands for its port."""
+    """A server: how it is started, where it answers, and whether that takes the request's body.
+
+    PORT stands for its port in the command.
+    """
 
     name: str
     command: tuple[str, ...]
     path: str = "/v1/models/m:predict"
+    body: bool = True
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def running(contender: Contender) -> Iterator[tuple[str, int]]:
     )
     try:
         url = f"http://127.0.0.1:{port}{contender.path}"
-        _wait(url, process)
+        _wait(url if contender.body else f"http://127.0.0.1:{port}/readyz", process, contender.body)
         yield url, process.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -135,8 +139,8 @@ def running(contender: Contender) -> Iterator[tuple[str, int]]:
         log.close()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    body = (WORK / "body.json").read_bytes()
+def _wait(url: str, process: subprocess.Popen[bytes], with_body: bool) -> None:
+    body = (WORK / "body.json").read_bytes() if with_body else None
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

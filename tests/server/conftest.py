@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.conftest import SHARED
 from tests.server import replay
 from tests.server.serving import Serving
 
-HERE = __import__("pathlib").Path(__file__).parent
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,8 @@ def replay_models(shared, once):
         assert done.returncode == 0, done.stderr
 
     folder = once("replay-models", make)
-    return {key: folder / str(number) for number, key in enumerate(keys)}
+    found = {key: folder / str(number) for number, key in enumerate(keys)}
+    return {**found, "eager": folder / "eager"}
 
 
 @pytest.fixture(scope="session")

@@ -78,6 +78,28 @@ def make(folder, model):
             save_two_signatures(path)
 
 
+def save_eager(folder):
+    """A bundle without a graph: a .keras file, and what it answers."""
+    import keras
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(3, name="y")])
+    model.layers[0].bias.assign([0.5, -1.0, 2.0])
+    (folder / "1" / "keras").mkdir(parents=True)
+    model.save(folder / "1" / "keras" / "model.keras")
+    manifest = {
+        "schema": 1,
+        "inputs": [{"name": "x", "shape": [None, 4], "dtype": "float32"}],
+        "outputs": [{"name": "y", "shape": [None, 3], "dtype": "float32"}],
+        "artifacts": [{"id": "keras", "path": "keras/model.keras", "runtime": {"kind": "keras"}}],
+    }
+    (folder / "1" / "manifest.json").write_text(json.dumps(manifest))
+    x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    answer = {"x": x.tolist(), "y": np.asarray(model(x)).tolist()}
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+save_eager(FOLDER / "eager")
 for number, description in enumerate(json.loads((FOLDER / "models.json").read_text())):
     (FOLDER / str(number)).mkdir()
     make(FOLDER / str(number), description)
