@@ -6,7 +6,7 @@ STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock train-demo wheel clean
+.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock docs-tables train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -78,6 +78,10 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt
+
+docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
+	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \
+	  $(BIN)/python -m tests.loaders.keras2_verdicts $$folder && rm -r $$folder
 
 train-demo: $(STAMP) ## train the digits model again
 	$(BIN)/python examples/digits/train.py

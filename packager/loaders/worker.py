@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from packager.children import serve
-from packager.errors import ConversionError, UsageError, brief
+from packager.errors import ConversionError, ModelError, UsageError, brief
 from packager.loaders import (
     activations,
     keras3,
@@ -174,9 +174,16 @@ class Worker:
                 hint="give inputs that it takes: --evaluation DATA",
             ) from error
         if not self._compared:
-            trace_check.check(self.opened, tensors, result)
+            trace_check.check(self.opened, tensors, result, self._traced())
             self._compared = True
+        rows = len(next(iter(tensors.values())))
         for name, values in result.items():
+            if not values.shape or len(values) != rows:
+                raise ModelError(
+                    f"the output {name!r} has the shape {list(values.shape)} for {rows} samples:"
+                    " the first axis of every input and output must be the sample",
+                    hint="build a model that takes and returns [samples, ...]",
+                )
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ConversionError(
                     f"the source model's output {name!r} is not finite on the samples",
