@@ -6,7 +6,7 @@ STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock train-demo wheel clean
+.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -78,6 +78,11 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt
+
+tfjs-table: $(STAMP) ## write docs/tfjs-layers.md from the cases in tests/tfjs
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	PYTHONPATH=. TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python tests/tfjs/build_cases.py "$$folder" 2>/dev/null; \
+	PYTHONPATH=. $(BIN)/python tests/tfjs/layer_table.py "$$folder" > docs/tfjs-layers.md
 
 train-demo: $(STAMP) ## train the digits model again
 	$(BIN)/python examples/digits/train.py

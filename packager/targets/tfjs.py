@@ -45,12 +45,13 @@ def make(job: Job, pending: Pending) -> None:
             )
         graph = layer_graph.load(job.work / "layers")
         written = tfjs_layers.write(graph, folder, card=job.manifest.card())
-        detail.append(human_size(written.size_bytes))
+        size = written.files.size_bytes + (written.script.stat().st_size if written.script else 0)
+        detail.append(human_size(size))
         job.artifacts.append(
             Artifact(
                 id="tfjs/layers",
-                path=written.model_json.relative_to(job.folder).as_posix(),
+                path=written.files.model_json.relative_to(job.folder).as_posix(),
                 runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
-                size_bytes=written.size_bytes,
+                size_bytes=size,
             )
         )

@@ -6,6 +6,10 @@
 //     const outputs = await runtime.run({image: {data, shape, dtype}});   // batch axis included
 //     runtime.describe(); runtime.dispose();
 
+import '../packager-layers.js';
+
+const { packagerLayers } = globalThis;
+
 /** A model that cannot be loaded or run, or inputs that do not fit it. */
 export class RuntimeError extends Error {
   constructor(message, { cause } = {}) {
@@ -195,6 +199,7 @@ class TfjsRuntime {
  */
 export async function load(tf, source, card, { backend } = {}) {
   await selectBackend(tf, backend);
+  packagerLayers.register(tf);
   let opened;
   try {
     opened = await openModel(tf, source);
