@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
+import json
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError, brief
 from packager.loaders import keras2, keras_graph, names
+from packager.loaders.model_file import FUNCTION, weights_link
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
+from packager.user_code import load_function, load_objects
 
 _UNKNOWN = re.compile(r"(?:Could not locate (?:class|function)|Unknown \w+:?) ['\"]?([\w>.]+)")
 _NOT_IN_SCOPE = re.compile(r"[^A-Za-z0-9_./:>-]+")
@@ -30,7 +31,7 @@ def open_file(
     """
     import keras
 
-    objects = load_custom_objects(custom_objects)
+    objects = load_objects(custom_objects, ModelError)
     with tempfile.TemporaryDirectory() as folder:
         # Keras goes by the extension; the content has been recognised already.
         link = Path(folder) / f"model{_SUFFIX[file_format]}"
@@ -53,10 +54,49 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
     """Calls `package.module:function` and takes the Keras model that it returns."""
     import keras
 
-    load_custom_objects(custom_objects)
-    module, _, function = source.partition(":")
+    load_objects(custom_objects, ModelError)
+    return open_model(_called(source), source, "callable", f"keras {keras.__version__}")
+
+
+def open_weights(
+    source: str, architecture: str, saved_by: str, custom_objects: list[str], unsafe: bool
+) -> OpenedModel:
+    """Builds the model that a JSON file describes or a function returns, and reads its weights.
+
+    Raises:
+        ModelError: It cannot be built, or the weights are those of another model.
+    """
+    import keras
+
+    objects = load_objects(custom_objects, ModelError)
+    if FUNCTION.fullmatch(architecture):
+        model = _called(architecture)
+    else:
+        described = json.loads(Path(architecture).read_text(encoding="utf-8"))
+        try:
+            model = keras.saving.deserialize_keras_object(
+                described, custom_objects=objects, safe_mode=not unsafe
+            )
+        except Exception as error:
+            raise _explain(architecture, error) from error
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            model.load_weights(weights_link(Path(source), Path(folder)))
+        except Exception as error:
+            raise ModelError(
+                f"{source}: its weights do not fit the model of {architecture}: {brief(error)}",
+                hint="give the architecture that these weights were saved from",
+            ) from error
+    return open_model(model, source, "keras_weights", saved_by)
+
+
+def _called(source: str) -> Any:
+    import keras
+
+    function = load_function(source, ModelError)
     try:
-        model = getattr(_import(module), function)()
+        model = function()
+    # The function is the user's code: it may raise anything.
     except Exception as error:
         raise ModelError(
             f"{source} cannot be called without arguments: {brief(error)}",
@@ -67,7 +107,7 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
             f"{source} returned {type(model).__name__}, expected a keras.Model",
             hint="return the model from the function",
         )
-    return open_model(model, source, "callable", f"keras {keras.__version__}")
+    return model
 
 
 def open_model(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:
@@ -97,31 +137,6 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
 
     variables = [v.value for v in model.variables]
     return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
-
-
-def load_custom_objects(modules: list[str]) -> dict[str, Any]:
-    """Imports the modules of `--custom-objects` and returns their classes and functions."""
-    objects: dict[str, Any] = {}
-    for name in modules:
-        module = _import(name)
-        objects.update(
-            {k: v for k, v in vars(module).items() if callable(v) and not k.startswith("_")}
-        )
-    return objects
-
-
-def _import(name: str) -> Any:
-    # `python -m packager` has the working folder on its path, the installed command has not.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ModelError(
-            f"the module {name!r} cannot be imported: {error}",
-            hint="run packager in the folder that holds it, or set PYTHONPATH",
-        ) from error
 
 
 def _compute_in_float32(model: Any) -> None:
