@@ -348,6 +348,34 @@
     return fromImage(tf, finished(tf, tf.concat(parts, 3), bias, config.activation), config);
   }
 
+  function convLength(size, kernel, stride, dilation, padding) {
+    if (size === null) return null;
+    if (padding === 'same') return Math.ceil(size / stride);
+    return Math.floor((size - dilation * (kernel - 1) - 1) / stride) + 1;
+  }
+
+  // Of images; in one dimension packager writes the output's shape.
+  function convShape(kernel, channels) {
+    return (input, { strides, dilation, padding }) => {
+      const sizes = [0, 1].map((i) => convLength(
+        input[i + 1], kernel[i], strides[i], dilation[i], padding,
+      ));
+      return [input[0], ...sizes, channels];
+    };
+  }
+
+  const kernelOf = ({ weightShapes }) => weightShapes.find(([name]) => name === 'kernel')[1];
+
+  function convOutput(input, config) {
+    const kernel = kernelOf(config);
+    return convShape(kernel, kernel[3])(input, config);
+  }
+
+  function depthwiseOutput(input, config) {
+    const kernel = kernelOf(config);
+    return convShape(kernel, kernel[2] * kernel[3])(input, config);
+  }
+
   function depthwiseConv(tf, [x], config, { kernel, bias }) {
     const image = asImage(tf, x, config);
     return fromImage(tf, fused(tf, tf.fused.depthwiseConv2d, image, kernel, config, bias), config);
@@ -658,8 +686,8 @@
   // `raw`: the inputs keep their type; all others get float32.
   const LAYERS = {
     Operator: { call: operator, raw: true },
-    Conv: { call: conv },
-    DepthwiseConv: { call: depthwiseConv },
+    Conv: { call: conv, shape: convOutput },
+    DepthwiseConv: { call: depthwiseConv, shape: depthwiseOutput },
     SeparableConv: { call: separableConv },
     ConvTranspose: { call: convTranspose },
     ConvTranspose3D: { call: convTranspose3d },
@@ -679,7 +707,7 @@
     IntegerLookup: { call: integerLookup, raw: true },
   };
 
-  function layerClass(tf, name, { call, raw }) {
+  function layerClass(tf, name, { call, raw, shape }) {
     return class extends tf.layers.Layer {
       static get className() { return name; }
 
@@ -699,9 +727,9 @@
       computeOutputShape(inputShape) {
         const first = Array.isArray(inputShape[0]) ? inputShape[0] : inputShape;
         const { outputShapes } = this.settings;
-        if (outputShapes == null) return first;
-        const shapes = outputShapes.map((shape) => (
-          shape[0] === null ? [first[0], ...shape.slice(1)] : shape
+        if (outputShapes == null) return shape ? shape(first, this.settings) : first;
+        const shapes = outputShapes.map((sizes) => (
+          sizes[0] === null ? [first[0], ...sizes.slice(1)] : sizes
         ));
         return shapes.length === 1 ? shapes[0] : shapes;
       }

@@ -15,6 +15,7 @@ from packager.loaders.layer_graph import LayerGraph, Spec, TensorRef
 from packager.targets.tfjs_files import SHARD_BYTES, WrittenTfjs, write_model
 from packager.targets.tfjs_flatten import FlatGraph, FlatLayer, UniqueNames, flatten
 from packager.targets.tfjs_judge import chain_of
+from packager.targets.tfjs_optimise import optimise
 from packager.targets.tfjs_parts import Chain, Refused
 from packager.targets.tfjs_program import Group, Program, assemble, check_nodes
 from packager.targets.tfjs_shapes import output_shape
@@ -72,7 +73,20 @@ def check(graph: LayerGraph) -> list[str]:
         return [f"{error.message}; {error.hint}"]
 
 
-def program(graph: LayerGraph) -> Program:
+@dataclass(frozen=True)
+class Style:
+    """How a model is written.
+
+    Attributes:
+        fold: Merge BatchNormalization and activations into the layers before them.
+        fused: Use the fused classes of packager-layers.js; only with `fold`.
+    """
+
+    fold: bool = True
+    fused: bool = False
+
+
+def program(graph: LayerGraph, style: Style = Style()) -> Program:
     """Says a model in layers of TF.js.
 
     Raises:
@@ -85,11 +99,17 @@ def program(graph: LayerGraph) -> Program:
         raise UnsupportedError(
             "the model has no exact TF.js layers form:\n  " + "\n  ".join(found.reasons), hint=_HINT
         )
-    return assemble(found.flat, found.groups, names)
+    assembled = assemble(found.flat, found.groups, names)
+    return optimise(assembled, fused=style.fused) if style.fold else assembled
 
 
 def write(
-    graph: LayerGraph, folder: Path, *, card: Mapping[str, Any], shard_bytes: int = SHARD_BYTES
+    graph: LayerGraph,
+    folder: Path,
+    *,
+    card: Mapping[str, Any],
+    style: Style = Style(),
+    shard_bytes: int = SHARD_BYTES,
 ) -> WrittenLayers:
     """Writes a model as `model.json` and shards.
 
@@ -99,13 +119,14 @@ def write(
         graph: The model. Weights are stored as float32 (int32 for integers).
         folder: Where the files go; made when it is missing.
         card: Embedded as `userDefinedMetadata.packager`.
+        style: How it is written.
         shard_bytes: Largest size of a shard.
 
     Raises:
         UnsupportedError: A layer has no exact form in TF.js; names all of them.
         ConversionError: The graph is inconsistent.
     """
-    model = program(graph)
+    model = program(graph, style)
     config = model.config(UniqueNames().take(graph.name))
     check_nodes(config)
     files = write_model(
