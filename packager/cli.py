@@ -38,6 +38,8 @@ _output_options = _options(
 )
 
 _source_options = (
+    click.option("--no-fold", is_flag=True, help="TF.js: keep normalisations as layers."),
+    click.option("--fused-layers", is_flag=True, help="TF.js: faster classes of packager-layers."),
     click.option("--signature", help="Which signature of a SavedModel."),
     click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
     click.option(
@@ -267,6 +269,8 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
         "gates": {key: flags[key] for key in _GATES},
+        "fold": False if flags["no_fold"] else None,
+        "fused_layers": flags["fused_layers"] or None,
         "force": flags.get("force") or None,
     }
 

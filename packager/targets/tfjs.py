@@ -10,6 +10,7 @@ from packager.console import human_size
 from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
 from packager.targets import tfjs_layers
+from packager.targets.tfjs_layers import Style
 
 if TYPE_CHECKING:
     from packager.children import Pending
@@ -44,8 +45,12 @@ def make(job: Job, pending: Pending) -> None:
                 hint="give the .keras file that it was exported from",
             )
         graph = layer_graph.load(job.work / "layers")
-        written = tfjs_layers.write(graph, folder, card=job.manifest.card())
-        size = written.files.size_bytes + (written.script.stat().st_size if written.script else 0)
+        style = Style(fold=job.config.fold, fused=job.config.fused_layers)
+        written = tfjs_layers.write(graph, folder, card=job.manifest.card(), style=style)
+        size, script = written.files.size_bytes, None
+        if written.script is not None:
+            size += written.script.stat().st_size
+            script = written.script.relative_to(job.folder).as_posix()
         detail.append(human_size(size))
         job.artifacts.append(
             Artifact(
@@ -53,5 +58,6 @@ def make(job: Job, pending: Pending) -> None:
                 path=written.files.model_json.relative_to(job.folder).as_posix(),
                 runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
                 size_bytes=size,
+                script=script,
             )
         )
