@@ -7,6 +7,7 @@ else; attention layers, for instance, get masks at every call that no configurat
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ def config_with_masks(functional: Any) -> dict[str, Any]:
         config: dict[str, Any] = functional.get_config()
         return config
     masks = [m for *_, given in found for m in keras.tree.flatten(given) if m is not None]
+    _make_names_unique(functional, masks)
     wide = keras.src.models.Functional(
         functional._inputs_struct, [*functional.outputs, *masks], name=functional.name
     )
@@ -37,6 +39,23 @@ def config_with_masks(functional: Any) -> dict[str, Any]:
             lambda mask: None if mask is None else _serialised(mask, wide), given
         )
     return config
+
+
+def _make_names_unique(functional: Any, masks: list[Any]) -> None:
+    """Renames the operators that compute masks where they bear the name of another."""
+    known = {id(operation) for operation in functional.operations}
+    taken = {operation.name for operation in functional.operations}
+    waiting = list(masks)
+    while waiting:
+        operation, index, _ = waiting.pop()._keras_history
+        if id(operation) in known:
+            continue
+        known.add(id(operation))
+        numbered = (f"{operation.name}_{i}" for i in itertools.count(1))
+        if operation.name in taken:
+            operation.name = next(name for name in numbered if name not in taken)
+        taken.add(operation.name)
+        waiting += operation._inbound_nodes[index].input_tensors
 
 
 def has_masked_outputs(functional: Any) -> bool:

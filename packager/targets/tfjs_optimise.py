@@ -49,7 +49,11 @@ def optimise(program: Program, *, fused: bool) -> Program:
         program: A model.
         fused: Use the fused classes of web/packager-layers.js.
     """
-    program = _fold_batch_norms(program)
+    before = None
+    while before is None or len(program.layers) < len(
+        before.layers
+    ):  # one normalisation may stand behind another
+        before, program = program, _fold_batch_norms(program)
     program = _merge_activations(program)
     return _fuse(program) if fused else program
 

@@ -77,6 +77,9 @@ def _layer_json(layer: TfjsLayer) -> dict[str, Any]:
     }
 
 
+_IDENTITY = Part("Activation", {"activation": "linear"})
+
+
 @dataclass
 class Group:
     """Calls of one Keras layer that the same TF.js layers stand for."""
@@ -133,7 +136,8 @@ class _Assembly:
     def _add(self, item: FlatLayer, group: Group, labels: list[str]) -> None:
         for i, (label, part) in enumerate(zip(labels, group.chain, strict=True)):
             nodes = tuple(
-                self._node(item, k, number, labels, i, part) for number, k in enumerate(group.calls)
+                self._once_each(self._node(item, k, number, labels, i, part))
+                for number, k in enumerate(group.calls)
             )
             is_last = i == len(labels) - 1
             self._layers.append(TfjsLayer(label, part, nodes, item.path, is_last))
@@ -150,6 +154,20 @@ class _Assembly:
             for at, tensor in sources
         )
 
+    def _once_each(self, node: Node) -> Node:
+        """Gives a layer that takes a tensor twice a copy of it.
+
+        TF.js counts such a tensor once and frees it twice, before others have used it.
+        """
+        found: list[Triple] = []
+        for triple in node:
+            if triple in found:
+                label = self._names.take(f"{triple[0]}_copy")
+                self._layers.append(TfjsLayer(label, _IDENTITY, ((triple,),), is_last=False))
+                triple = (label, 0, 0)
+            found.append(triple)
+        return tuple(found)
+
     def _triple(self, ref: TensorRef) -> Triple:
         while (ref.layer, ref.node) in self._aliases:
             ref = self._aliases[ref.layer, ref.node]
@@ -163,8 +181,7 @@ class _Assembly:
             triple = self._triple(ref)
             if triple in found or triple in inputs:
                 label = self._names.take(f"{triple[0]}_output")
-                part = Part("Activation", {"activation": "linear"})
-                self._layers.append(TfjsLayer(label, part, ((triple,),)))
+                self._layers.append(TfjsLayer(label, _IDENTITY, ((triple,),), is_last=False))
                 triple = (label, 0, 0)
             found.append(triple)
         return tuple(found)

@@ -56,8 +56,10 @@ def calibrate(model: Any, images: Any, random: Any) -> None:
         elif name == "moving_variance" or len(weight.shape) < 2:
             continue
         else:
-            fan_in = np.prod(weight.shape[:-1]) if "depthwise" not in weight.path else (
-                np.prod(weight.shape[:2])
+            fan_in = (
+                np.prod(weight.shape[:-1])
+                if "depthwise" not in weight.path
+                else (np.prod(weight.shape[:2]))
             )
             weight.assign(random.normal(0.0, np.sqrt(2.0 / fan_in), weight.shape))
     # A training step with momentum 0 puts the batch's own statistics in place.
@@ -68,6 +70,9 @@ def calibrate(model: Any, images: Any, random: Any) -> None:
     model(images, training=True)
     for layer, momentum in zip(norms, kept, strict=True):
         layer.momentum = momentum
+        # Channels that hardly vary over so few samples would magnify rounding.
+        spread = np.asarray(layer.moving_variance)
+        layer.moving_variance.assign(np.maximum(spread, 0.1 * spread.mean()))
 
 
 def main(folder: Path, names: list[str]) -> None:

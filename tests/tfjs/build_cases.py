@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from folding_cases import folding_cases
 from layer_cases import layer_cases
 from operator_cases import operator_cases
 from recurrent_cases import recurrent_cases
@@ -26,7 +27,9 @@ FAR = "normalization"
 
 
 def cases() -> Iterator[Case]:
-    for group in (layer_cases, recurrent_cases, operator_cases, whole_models):
+    for group in (
+        layer_cases, recurrent_cases, operator_cases, whole_models, folding_cases,
+    ):  # fmt: skip
         yield from group()
 
 
@@ -39,7 +42,7 @@ def shake(model: Any, random: Any) -> None:
         values = np.asarray(weight)
         if not str(weight.dtype).startswith("float") or not np.isfinite(values).all():
             continue
-        if name in ("mean", "variance"):
+        if name in ("mean", "variance") or ("zero_mean" in weight.path and name == "moving_mean"):
             continue
         if name in ("moving_variance", "gamma"):
             weight.assign(random.uniform(0.5, 2.0, weight.shape))

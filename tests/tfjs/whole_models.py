@@ -32,6 +32,8 @@ FLAT = (7,)
 
 def whole_models() -> Iterator[Case]:
     yield Case("digits", digits)
+    yield Case("transformer", transformer)
+    yield Case("taken_twice", taken_twice)
     yield Case("dtype_mixed", mixed)
     yield Case("uint8_input", uint8_input)
     yield Case("embedding", embedding)
@@ -68,6 +70,29 @@ def digits() -> Any:
             k.Dense(10, name="digit"),
         ]
     )
+
+
+def transformer() -> Any:
+    """Self-attention of masked tokens with residuals: one tensor goes into a layer three times."""
+    import keras
+    from keras import layers as k
+
+    ids = keras.Input((11,), dtype="int32", name="ids")
+    x = k.Embedding(20, 6, mask_zero=True)(ids % 4)
+    x = k.LayerNormalization()(k.Add()([x, k.MultiHeadAttention(2, 4)(x, x)]))
+    hidden = k.Dense(6)(k.Dense(12, activation="gelu")(x))
+    x = k.LayerNormalization()(k.Add()([x, hidden]))
+    return keras.Model(ids, k.Dense(3)(k.GRU(5)(x)))
+
+
+def taken_twice() -> Any:
+    import keras
+    from keras import layers as k
+
+    x = keras.Input(FLAT, name="x")
+    y = k.Dense(7, activation="tanh")(x)
+    square = k.Multiply()([y, y])
+    return keras.Model(x, k.Concatenate()([square, k.Add()([y, y, y]), y * y]))
 
 
 def mixed() -> Any:
