@@ -54,7 +54,7 @@ test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 	$(PYTEST) -m "not tf and not node and not browser and not legacy" $(TESTS)
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
-	$(PYTEST) -m soak tests/soak
+	$(PYTEST) -m soak tests/soak tests/tfjs
 
 bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD_LIMIT_S = 400
 # A wrong node index makes TF.js load for ever.
-NODE_LIMIT_S = 120
+NODE_LIMIT_S = 300
 
 
 @dataclass(frozen=True)
