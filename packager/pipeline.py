@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import json
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,8 +31,10 @@ from packager.labels import check_distinct, check_labels, read_labels
 from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
 from packager.samples import Samples
-from packager.targets import select
+from packager.targets import select, tfjs
+from packager.verify import tfjs_check
 from packager.verify.check import SourceOutputs, verify_artifacts
+from packager.verify.tfjs_check import Inside
 
 _TOOLS = ("ai-edge-litert", "litert-quantizer", "pillow")
 
@@ -163,14 +166,38 @@ def _make(job: Job) -> Manifest:
     if not job.artifacts:
         raise _nothing_made(job)
     manifest = _describe(job, data)
+    inside = _ask_inside(job, data)
     with job.reporter.stage("run the source model"):
         for pending in answers:
             pending.result()
+        logits = inside.result() if inside else []
     # The server's engine loads TensorFlow, too; two at once are not needed.
     job.source.close()
     verified = verify_artifacts(manifest, job.folder, job.work, source_outputs, data, job.reporter)
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
+    if inside:
+        found = Inside(
+            folder=job.folder,
+            work=job.work,
+            inputs=data.golden_inputs,
+            layers=json.loads((job.work / tfjs.LAYERS).read_text(encoding="utf-8")),
+            logits=logits,
+            opened=job.source.again,
+        )
+        with job.reporter.stage("look into the TF.js model"):
+            verified = replace(verified, manifest=tfjs_check.check(verified.manifest, found))
     return _without_failed(job, verified.manifest)
+
+
+def _ask_inside(job: Job, data: Samples) -> Pending | None:
+    """Asks for the source's logits, which a TF.js layers model is compared with, too."""
+    if all(artifact.runtime.kind != tfjs_check.KIND for artifact in job.artifacts):
+        return None
+    folder = job.work / "logits"
+    folder.mkdir()
+    return job.source.submit(
+        "probe", "computing the logits", inputs=data.golden_inputs, outputs=folder
+    )
 
 
 def _without_failed(job: Job, manifest: Manifest) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # The version that web/package-lock.json pins and that verification runs.
 TFJS_VERSION = "4.22.0"
+# TF.js' layer by the path of the Keras layer, in the scratch folder.
+LAYERS = "tfjs-layers.json"
 
 
 def ask(job: Job) -> Pending:
@@ -52,6 +55,7 @@ def make(job: Job, pending: Pending) -> None:
             size += written.script.stat().st_size
             script = written.script.relative_to(job.folder).as_posix()
         detail.append(human_size(size))
+        (job.work / LAYERS).write_text(json.dumps(written.layers), encoding="utf-8")
         job.artifacts.append(
             Artifact(
                 id="tfjs/layers",
