@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from layer_table import table
-from tfjs_harness import ROOT, Cases, run_in_node
+from tfjs_harness import ROOT, Cases, node_answer, run_in_node
 
 from packager.errors import UnsupportedError
 from packager.targets import tfjs_layers
@@ -150,3 +150,17 @@ def test_a_layer_whose_calls_need_other_forms_is_written_once_for_each(cases: Ca
         ["Embedding"],
         ["PackagerOperator"],
     ]
+
+
+@pytest.mark.tf
+@pytest.mark.node
+def test_a_plain_page_loads_stock_models_alone_and_others_with_the_script(
+    cases: Cases, tmp_path: Path
+) -> None:
+    for name in ("lstm", "gru"):
+        tfjs_layers.write(cases.graph(name), tmp_path / name, card={})
+    models = [tmp_path / name / "model.json" for name in ("lstm", "gru")]
+    answer = node_answer("plain_page.mjs", tmp_path / "gru" / "packager-layers.js", *models)
+    assert answer["before"]["stock"] == answer["after"]["stock"] == "loaded 2 layers"
+    assert "Unknown layer: PackagerRecurrent" in answer["before"]["own"]
+    assert answer["after"]["own"] == "loaded 2 layers"

@@ -55,6 +55,11 @@ def build(folder: Path) -> None:
 
 def run_in_node(folder: Path, backend: str, names: list[str]) -> dict[str, Any]:
     """Runs FOLDER/NAME/tfjs/model.json on FOLDER/NAME/in.N.npy, into got.BACKEND.N.npy."""
+    return node_answer("run_models.mjs", folder, backend, *names)
+
+
+def node_answer(script: str, *arguments: object) -> dict[str, Any]:
+    """Runs a program of this folder, the vendor folder as its first argument; returns its JSON."""
     vendor = ROOT / "web" / "vendor"
     program = assets.node()
     if program is None:
@@ -62,7 +67,7 @@ def run_in_node(folder: Path, backend: str, names: list[str]) -> dict[str, Any]:
     if not (vendor / "VERSIONS.json").exists():
         pytest.skip("web/vendor is missing: run make vendor")
     done = subprocess.run(
-        [program, HERE / "run_models.mjs", folder, vendor, backend, *names],
+        [program, HERE / script, *map(str, [vendor, *arguments])],
         capture_output=True,
         text=True,
         timeout=NODE_LIMIT_S,
