@@ -106,6 +106,7 @@ def cli() -> None:
 @_build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
 @click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @_output_options
 def build(model: str | None, **flags: Any) -> int:
@@ -271,6 +272,7 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "gates": {key: flags[key] for key in _GATES},
         "fold": False if flags["no_fold"] else None,
         "fused_layers": flags["fused_layers"] or None,
+        "verify": False if flags.get("no_verify") else None,
         "force": flags.get("force") or None,
     }
 

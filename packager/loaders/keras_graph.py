@@ -44,8 +44,8 @@ def layer_graph(model: Any) -> LayerGraph:
     config = config_with_masks(functional)
     # Operators such as `x + y` are in the configuration, but not in `model.layers`.
     by_name = {operation.name: operation for operation in functional.operations}
-    outputs = tuple(_from_zero(ref, by_name) for ref in _refs(config["output_layers"]))
-    specs = _specs(config["layers"])
+    outputs = tuple(_from_zero(ref, by_name) for ref in refs_of(config["output_layers"]))
+    specs = specs_of(config["layers"])
     specs |= {
         ref: Spec(tuple(tensor.shape), str(tensor.dtype))
         for ref, tensor in zip(outputs, functional.outputs, strict=True)
@@ -53,8 +53,10 @@ def layer_graph(model: Any) -> LayerGraph:
     return LayerGraph(
         name=model.name,
         class_name="Sequential" if is_sequential else "Functional",
-        layers=_sorted(tuple(_layer(by_name.get(c["name"]), c, specs) for c in config["layers"])),
-        inputs=tuple(_refs(config["input_layers"])),
+        layers=sort_layers(
+            tuple(_layer(by_name.get(c["name"]), c, specs) for c in config["layers"])
+        ),
+        inputs=tuple(refs_of(config["input_layers"])),
         outputs=outputs,
     )
 
@@ -150,7 +152,7 @@ def _placed(value: Any, refs: list[TensorRef]) -> Any:
     return value
 
 
-def _specs(layers: list[dict[str, Any]]) -> Specs:
+def specs_of(layers: list[dict[str, Any]]) -> Specs:
     """Shapes and types of all tensors that some call takes."""
     nodes = [layer.get("inbound_nodes", []) for layer in layers]
     return {
@@ -170,7 +172,7 @@ def _tensors(value: Any) -> Iterator[dict[str, Any]]:
             yield from _tensors(item)
 
 
-def _refs(value: Any) -> Iterator[TensorRef]:
+def refs_of(value: Any) -> Iterator[TensorRef]:
     """References of `input_layers`: one bare `[name, node, tensor]`, or a structure of them."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
@@ -178,10 +180,10 @@ def _refs(value: Any) -> Iterator[TensorRef]:
         yield TensorRef(*value)
     else:
         for item in value:
-            yield from _refs(item)
+            yield from refs_of(item)
 
 
-def _sorted(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+def sort_layers(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Orders layers so that each stands after those that its first calls need."""
     by_name = {layer.name: layer for layer in layers}
     done: dict[str, Layer] = {}

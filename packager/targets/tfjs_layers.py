@@ -53,12 +53,14 @@ class Plan:
         groups: By layer, its calls with the chains that stand for them; none for a refused layer.
         refused: The paths of refused layers.
         reasons: Why, one sentence each.
+        outputs: Shape and type of each output, as far as they are known.
     """
 
     flat: FlatGraph
     groups: dict[str, list[Group]]
     refused: list[str]
     reasons: list[str]
+    outputs: list[Spec | None]
 
 
 def check(graph: LayerGraph) -> list[str]:
@@ -180,7 +182,8 @@ def plan(graph: LayerGraph, names: UniqueNames) -> Plan:
             refused.add(item.name)
             reasons.append(_sentence(item, reason))
         specs |= _specs(item, ref, known, refused, batch)
-    return Plan(flat, groups, [items[name].path for name in sorted(refused)], reasons)
+    paths = [items[name].path for name in sorted(refused)]
+    return Plan(flat, groups, paths, reasons, [specs.get(ref) for ref in flat.outputs])
 
 
 def _join(groups: list[Group], chain: Chain, call: int | None) -> None:
