@@ -6,7 +6,7 @@ STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock docs-tables train-demo wheel clean
+.PHONY: help setup setup-legacy vendor demo test test-fast soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -54,7 +54,7 @@ test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 	$(PYTEST) -m "not tf and not node and not browser and not legacy" $(TESTS)
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
-	$(PYTEST) -m soak tests/soak
+	$(PYTEST) -m soak tests/soak tests/tfjs
 
 bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
@@ -82,6 +82,11 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
 	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \
 	  $(BIN)/python -m tests.loaders.keras2_verdicts $$folder && rm -r $$folder
+
+tfjs-table: $(STAMP) ## write docs/tfjs-layers.md from the cases in tests/tfjs
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	PYTHONPATH=. TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python tests/tfjs/build_cases.py "$$folder" 2>/dev/null; \
+	PYTHONPATH=. $(BIN)/python tests/tfjs/layer_table.py "$$folder" > docs/tfjs-layers.md
 
 train-demo: $(STAMP) ## train the digits model again
 	$(BIN)/python examples/digits/train.py

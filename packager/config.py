@@ -73,6 +73,9 @@ class Config:
         targets: Artifact ids or kinds; empty: all that can be made.
         gates: Limits that each artifact must keep.
         golden: The samples that a bundle checks itself with.
+        fold: Merge normalisations and activations into the layers before them in TF.js models.
+        fused_layers: Use the fused classes of packager-layers.js in TF.js layers models.
+        verify: Run the artifacts and compare them with the model; a flag, never in a file.
         force: Replace a bundle of the same version; a flag, never in a file.
     """
 
@@ -89,6 +92,9 @@ class Config:
     targets: tuple[str, ...] = ()
     gates: GateLimits = field(default_factory=GateLimits)
     golden: Golden = field(default_factory=Golden)
+    fold: bool = True
+    fused_layers: bool = False
+    verify: bool = True
     force: bool = False
 
     def to_yaml(self, relative_to: Path | None = None) -> str:
@@ -200,10 +206,13 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "targets": Values.texts,
         "gates": GateLimits,
         "golden": Golden,
+        "fold": Values.switch,
+        "fused_layers": Values.switch,
+        "verify": Values.switch,
         "force": Values.switch,
     },
 }
-_FLAGS_ONLY = ("force", "allow_unsafe_code")
+_FLAGS_ONLY = ("force", "allow_unsafe_code", "verify")
 # `model: digits.keras` is short for `model: {source: digits.keras}`.
 _SHORT_FORMS = {Model: "source", DataSource: "source"}
 
@@ -305,6 +314,8 @@ _COMMENTS: dict[str, tuple[str, str]] = {
     ),
     "targets": ("Artifact ids or kinds. Default: all that can be made.", "[tflite, tfjs/layers]"),
     "gates": ("Limits that each artifact must keep; false: no limit.", "{max_drop: 0.01}"),
+    "fold": ("TF.js: merge normalisations and activations into the layers before them.", "true"),
+    "fused_layers": ("TF.js: faster layers, for which pages load packager-layers.js.", "true"),
     "golden": ("Samples that the bundle checks itself with on any machine.", "{count: 16}"),
 }
 

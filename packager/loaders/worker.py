@@ -18,6 +18,7 @@ from packager.loaders import (
     activations,
     keras3,
     keras_graph,
+    keras_probe,
     layer_graph,
     recurrent,
     saved_model,
@@ -159,6 +160,31 @@ class Worker:
                 written[name][start : start + batch] = values
         return count
 
+    def probe(self, inputs: str, outputs: str, layers: list[str] | None = None) -> list[str]:
+        """Writes what layers give on `<input>.npy` arrays, as `0.npy`, `1.npy`, ….
+
+        Args:
+            inputs: Folder of the inputs.
+            outputs: Folder for the values.
+            layers: Names of layers; None: the outputs before their softmax or sigmoid.
+
+        Returns:
+            What was written, in order: names of layers or outputs; nothing where the model has no
+            Keras layers.
+        """
+        model = self.opened.keras_model
+        if model is None or not keras_graph.is_graph(model):
+            return []
+        arrays = [np.load(Path(inputs) / f"{end.name}.npy") for end in self.opened.inputs]
+        if layers is None:
+            names = [end.name for end in self.opened.outputs]
+            found = keras_probe.logits(model, arrays, names)
+        else:
+            found = keras_probe.layer_outputs(model, arrays, layers)
+        for number, values in enumerate(found.values()):
+            np.save(Path(outputs) / f"{number}.npy", values)
+        return list(found)
+
     def _run(self, arrays: dict[str, Any]) -> dict[str, Any]:
         import tensorflow as tf
 
@@ -229,6 +255,7 @@ if __name__ == "__main__":
             "convert_unrolled": worker.convert_unrolled,
             "write_layer_graph": worker.write_layer_graph,
             "predict": worker.predict,
+            "probe": worker.probe,
             "predict_nudged": worker.predict_nudged,
         }
     )

@@ -92,10 +92,11 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         found.append(("On a server", f"predict = {call}\nanswer = predict({names})"))
     if "tfjs-layers" in kinds:
         artifact = manifest.artifact("tfjs/layers")
+        script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
         found.append(
             (
                 "In a browser",
-                '<script src="tf.min.js"></script>\n'
+                f'<script src="tf.min.js"></script>\n{script}'
                 f'<script type="module">const model = await tf.loadLayersModel("{artifact.path}");'
                 "</script>",
             )

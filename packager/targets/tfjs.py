@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,20 @@ from packager.console import human_size
 from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
 from packager.targets import tfjs_layers
+from packager.targets.tfjs_layers import Style
 
 if TYPE_CHECKING:
+    from packager.bundle import Manifest
     from packager.children import Pending
+    from packager.config import Config
     from packager.job import Job
+    from packager.loaders.layer_graph import LayerGraph
     from packager.targets import Target
 
 # The version that web/package-lock.json pins and that verification runs.
 TFJS_VERSION = "4.22.0"
+# TF.js' layer by the path of the Keras layer, in the scratch folder.
+LAYERS = "tfjs-layers.json"
 
 
 def ask(job: Job) -> Pending:
@@ -34,7 +41,6 @@ def files(job: Job, target: Target) -> list[Path]:
 
 def make(job: Job, pending: Pending) -> None:
     """Writes `model.json` and its shards."""
-    folder = job.folder / "tfjs" / "layers"
     (target,) = job.selection.of(__name__)
     with job.making([target], target.id, *files(job, target)) as detail:
         if not pending.result():
@@ -44,13 +50,34 @@ def make(job: Job, pending: Pending) -> None:
                 hint="give the .keras file that it was exported from",
             )
         graph = layer_graph.load(job.work / "layers")
-        written = tfjs_layers.write(graph, folder, card=job.manifest.card())
-        detail.append(human_size(written.size_bytes))
-        job.artifacts.append(
-            Artifact(
-                id="tfjs/layers",
-                path=written.model_json.relative_to(job.folder).as_posix(),
-                runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
-                size_bytes=written.size_bytes,
-            )
-        )
+        artifact, layers = write(graph, job.config, job.manifest, job.folder)
+        detail.append(human_size(artifact.size_bytes))
+        (job.work / LAYERS).write_text(json.dumps(layers), encoding="utf-8")
+        job.artifacts.append(artifact)
+
+
+def write(
+    graph: LayerGraph, config: Config, manifest: Manifest, folder: Path
+) -> tuple[Artifact, dict[str, str]]:
+    """Writes `tfjs/layers/` into a bundle's folder.
+
+    Returns:
+        The artifact, and TF.js' layer by the path of the Keras layer.
+
+    Raises:
+        UnsupportedError: A layer has no exact form in TF.js.
+    """
+    style = Style(fold=config.fold, fused=config.fused_layers)
+    written = tfjs_layers.write(graph, folder / "tfjs/layers", card=manifest.card(), style=style)
+    size, script = written.files.size_bytes, None
+    if written.script is not None:
+        size += written.script.stat().st_size
+        script = written.script.relative_to(folder).as_posix()
+    artifact = Artifact(
+        id="tfjs/layers",
+        path=written.files.model_json.relative_to(folder).as_posix(),
+        runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
+        size_bytes=size,
+        script=script,
+    )
+    return artifact, written.layers
