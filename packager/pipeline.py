@@ -30,7 +30,7 @@ from packager.labels import check_distinct, check_labels, read_labels
 from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
 from packager.samples import Samples
-from packager.targets import select
+from packager.targets import TARGETS, select
 from packager.verify import rebuilt_check
 from packager.verify.check import SourceOutputs, verify_artifacts
 
@@ -190,7 +190,7 @@ def _without_failed(job: Job, manifest: Manifest) -> Manifest:
     failed = {failure.id for failure in job.failures}
     for artifact in manifest.artifacts:
         if artifact.id in failed:
-            target = next(t for t in job.selection.targets if t.id == artifact.id)
+            target = TARGETS[artifact.id]
             for path in importlib.import_module(target.module).files(job, target):
                 remove(path)
     kept = tuple(a for a in manifest.artifacts if a.id not in failed)

@@ -16,7 +16,7 @@ from packager.errors import ConversionError, UsageError
 from packager.loaders import activations, keras3, layer_graph, saved_model
 from packager.loaders.opened import OpenedModel
 from packager.targets import saved_model as saved_model_target
-from packager.targets import tflite, warmup
+from packager.targets import tfjs_graph_writer, tfjs_weights, tflite, warmup
 
 
 class Worker:
@@ -74,6 +74,19 @@ class Worker:
             return False
         layer_graph.save(keras3.layer_graph(self.opened.keras_model), Path(folder))
         return True
+
+    def write_tfjs_graph(
+        self, folder: str, card: dict[str, Any], weights: list[str]
+    ) -> dict[str, Any]:
+        """Writes a TF.js graph model; returns its size and how often what was fused."""
+        written = tfjs_graph_writer.write(
+            self.opened,
+            self._traced(),
+            Path(folder),
+            card=card,
+            rules=tfjs_weights.parse(weights),
+        )
+        return {"size_bytes": written.files.size_bytes, "fused": written.fused}
 
     def predict(self, inputs: str, outputs: str, batch: int = 64) -> int:
         """Runs the model on `<input>.npy` arrays and writes `<output>.npy`; returns the count."""
@@ -157,6 +170,7 @@ if __name__ == "__main__":
             "write_warmup": worker.write_warmup,
             "convert_tflite": worker.convert_tflite,
             "write_layer_graph": worker.write_layer_graph,
+            "write_tfjs_graph": worker.write_tfjs_graph,
             "predict": worker.predict,
         }
     )

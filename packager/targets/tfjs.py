@@ -1,4 +1,4 @@
-"""The TF.js artifact: from the model's layers to `tfjs/layers/`."""
+"""The TF.js artifact: from the model's layers to `tfjs/layers/`, or else to `tfjs/graph/`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from packager.bundle import Artifact, Runtime
 from packager.console import human_size
 from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
-from packager.targets import tfjs_layers
+from packager.targets import tfjs_graph, tfjs_layers, tfjs_weights
+from packager.targets.tfjs_files import RUNTIME
 
 if TYPE_CHECKING:
     from packager.children import Pending
     from packager.job import Job
     from packager.targets import Target
-
-# The version that web/package-lock.json pins and that verification runs.
-TFJS_VERSION = "4.22.0"
 
 
 def ask(job: Job) -> Pending:
@@ -29,28 +27,41 @@ def ask(job: Job) -> Pending:
 
 def files(job: Job, target: Target) -> list[Path]:
     """What belongs to the artifact."""
-    return [job.folder / "tfjs"]
+    return [job.folder / "tfjs" / "layers"]
 
 
 def make(job: Job, pending: Pending) -> None:
-    """Writes `model.json` and its shards."""
-    folder = job.folder / "tfjs" / "layers"
+    """Writes `model.json` and its shards; a graph where the layers have no exact form."""
     (target,) = job.selection.of(__name__)
+    _make_layers(job, target, pending)
+    made = any(artifact.id == target.id for artifact in job.artifacts)
+    refused = any(refusal.id == target.id for refusal in job.refused)
+    if job.selection.falls_back and not made and (refused or not job.lost(target)):
+        tfjs_graph.make_instead(job, target)
+
+
+def _make_layers(job: Job, target: Target, pending: Pending) -> None:
+    folder = job.folder / "tfjs" / "layers"
+    rules = tfjs_weights.parse(job.config.tfjs_weights)
     with job.making([target], target.id, *files(job, target)) as detail:
         if not pending.result():
+            if job.selection.falls_back:
+                detail.append("the model has none")
+                return
             raise UnsupportedError(
                 f"{job.manifest.source.file} has no Keras layers, so the TF.js layers format cannot"
                 " hold it",
                 hint="give the .keras file that it was exported from",
             )
         graph = layer_graph.load(job.work / "layers")
-        written = tfjs_layers.write(graph, folder, card=job.manifest.card())
+        written = tfjs_layers.write(graph, folder, card=job.manifest.card(), rules=rules)
         detail.append(human_size(written.size_bytes))
         job.artifacts.append(
             Artifact(
                 id="tfjs/layers",
                 path=written.model_json.relative_to(job.folder).as_posix(),
-                runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
+                runtime=Runtime("tfjs-layers", RUNTIME),
+                quantization=tfjs_weights.quantization(rules),
                 size_bytes=written.size_bytes,
             )
         )

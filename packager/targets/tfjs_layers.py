@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from packager.targets.tfjs_files import SHARD_BYTES, WrittenTfjs, write_model
 from packager.targets.tfjs_flatten import FlatGraph, FlatLayer, UniqueNames, flatten
 from packager.targets.tfjs_judge import chain_of
 from packager.targets.tfjs_shapes import Shape, output_shape
+from packager.targets.tfjs_weights import Rule
 
 _HINT = "change the layer, or leave TF.js out: --only saved_model --only tflite"
 _SEVERAL_OUTPUTS = (
@@ -49,7 +50,12 @@ def check(graph: LayerGraph) -> list[str]:
 
 
 def write(
-    graph: LayerGraph, folder: Path, *, card: Mapping[str, Any], shard_bytes: int = SHARD_BYTES
+    graph: LayerGraph,
+    folder: Path,
+    *,
+    card: Mapping[str, Any],
+    rules: Sequence[Rule] = (),
+    shard_bytes: int = SHARD_BYTES,
 ) -> WrittenTfjs:
     """Writes a model as `model.json` and shards.
 
@@ -59,6 +65,7 @@ def write(
         graph: The model. Weights are stored as float32 (int32 for integers).
         folder: Where the files go; made when it is missing.
         card: Embedded as `userDefinedMetadata.packager`.
+        rules: Which weights to store in fewer bits.
         shard_bytes: Largest size of a shard.
 
     Raises:
@@ -86,6 +93,7 @@ def write(
         model_format="layers-model",
         converted_by=f"packager {packager.__version__}",
         metadata={"packager": dict(card)},
+        rules=rules,
         shard_bytes=shard_bytes,
     )
 

@@ -7,8 +7,14 @@ from packager.bundle import Gate, GateCheck, GateLimits
 # float16 keeps 11 bits, 2**13 times coarser than float32; deep networks add some of that up. A
 # share of the output's range, below which no float16 artifact fails.
 FLOAT16_DIFF = 0.05
-# Modes whose outputs must equal the source's up to rounding, and their least strict limit.
-_EXACT_MODES = {"float32": 0.0, "float16": FLOAT16_DIFF}
+# Modes whose outputs must equal the source's up to rounding, and their least strict limit. Weights
+# of TF.js in 16 bits are about as coarse as float16; in 8 bits, only answers can be compared.
+_EXACT_MODES = {
+    "float32": 0.0,
+    "float16": FLOAT16_DIFF,
+    "float16_weights": FLOAT16_DIFF,
+    "uint16_weights": FLOAT16_DIFF,
+}
 # A drop of 0.991 - 0.981 is a little above 0.01 in floats. Two shares of N counts differ by at
 # least 1 / N, far more than this; half a sample would let 1 of 50 pass a limit of 1 point.
 _ROUNDING = 1e-9
