@@ -188,25 +188,26 @@ def _with_shapes(graph_def: Any, nodes: dict[str, Node]) -> dict[str, Node]:
     return nodes
 
 
-def set_attribute(
-    node: Node,
-    key: str,
-    *,
-    s: bytes | None = None,
-    i: int | None = None,
-    ints: list[int] | None = None,
-    strings: list[bytes] | None = None,
-) -> None:
-    """Sets an attribute of a node: text, a number, or a list of either."""
+def set_attribute(node: Node, key: str, value: Any) -> None:
+    """Sets an attribute of a node.
+
+    Args:
+        node: The node.
+        key: The attribute's name; `type_NAME` for a data type, whose number is the value.
+        value: Bytes, a bool, a number, or a list of bytes or numbers.
+    """
     from tensorflow.core.framework import attr_value_pb2
 
-    value = attr_value_pb2.AttrValue()
-    if s is not None:
-        value.s = s
-    elif i is not None:
-        value.i = i
-    elif ints is not None:
-        value.list.i.extend(ints)
+    made = attr_value_pb2.AttrValue()
+    if key.startswith("type_"):
+        key, made.type = key.removeprefix("type_"), value
+    elif isinstance(value, list):
+        kind = made.list.s if value and isinstance(value[0], bytes) else made.list.i
+        kind.extend(value)
+    elif isinstance(value, bool):
+        made.b = value
+    elif isinstance(value, bytes):
+        made.s = value
     else:
-        value.list.s.extend(strings or [])
-    node.attrs[key] = value
+        made.i = value
+    node.attrs[key] = made

@@ -29,6 +29,7 @@ _HARMLESS = {
 _NEUTRAL = {"is_training": False}
 # TF.js implements them, but not as TensorFlow does.
 _DIFFERENT = {
+    "BitwiseAnd": "TF.js does not find its inputs",
     "FakeQuantWithMinMaxVars": "TF.js skips it, so that a model trained for quantization changes",
     "Mod": "TF.js rounds the quotient down, TensorFlow towards zero",
     "Multinomial": "it draws other random numbers in each run",
@@ -39,7 +40,11 @@ _DIFFERENT = {
     "TruncatedNormal": "it draws other random numbers in each run",
 }
 _INTEGER_DIFFERENT = {
+    "BatchMatMulV2": "TF.js' wasm back end multiplies float32 only",
+    "DepthToSpace": "TF.js has it for float32 only",
     "Div": "TF.js rounds quotients of integers down, TensorFlow towards zero",
+    "EuclideanNorm": "TF.js has it for float32 only",
+    "MatMul": "TF.js' wasm back end multiplies float32 only",
     "Mean": "TF.js gives floats for the mean of integers",
 }
 _SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16", "uint32", "uint64")
@@ -141,7 +146,7 @@ def _types(node: Node) -> str:
     types = types_of(node)
     if node.op == "Cast" and types["DstT"] in _SMALL_INTEGERS:
         return f"TF.js has no {types['DstT']}, whose values wrap around"
-    if node.op in _INTEGER_DIFFERENT and types.get("T") in _INTEGERS:
+    if node.op in _INTEGER_DIFFERENT and types.get("T") in (*_INTEGERS, "bool"):
         return _INTEGER_DIFFERENT[node.op]
     for name in types.values():
         if name in _SMALL_INTEGERS and node.op not in _MOVES:
@@ -174,6 +179,30 @@ def _select(body: Graph, node: Node) -> str:
     return ""
 
 
+def _band(body: Graph, node: Node) -> str:
+    return "TF.js reads one number of diagonals for both sides, and the shape is not known here"
+
+
+def _cumulative(body: Graph, node: Node) -> str:
+    axis = body.constant(node.inputs[1])
+    if axis is None or axis < 0:
+        return "TF.js sums nothing along an axis that is counted from the end"
+    return ""
+
+
+def _one_hot(body: Graph, node: Node) -> str:
+    return "TF.js' wasm back end fails for indices without a column, and the depth is not known"
+
+
+def _strided(body: Graph, node: Node) -> str:
+    steps = body.constant(node.inputs[3])
+    if types_of(node)["T"] not in ("float32", "float16", "bfloat16", "float64") and (
+        steps is None or (steps != 1).any()
+    ):
+        return "TF.js' wasm back end has steps other than 1 for float32 only"
+    return ""
+
+
 def _einsum(body: Graph, node: Node) -> str:
     equation = node.attrs["equation"].s.decode()
     terms, _, result = equation.replace(" ", "").partition("->")
@@ -188,7 +217,12 @@ def _einsum(body: Graph, node: Node) -> str:
 _RULES: dict[str, Callable[[Graph, Node], str]] = {
     "Const": lambda body, node: _not_finite(node),
     "Conv2D": _convolution,
+    "Cumprod": _cumulative,
+    "Cumsum": _cumulative,
     "Einsum": _einsum,
+    "MatrixBandPart": _band,
+    "OneHot": _one_hot,
     "Select": _select,
+    "StridedSlice": _strided,
     "_FusedConv2D": _convolution,
 }

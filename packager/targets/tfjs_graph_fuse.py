@@ -37,8 +37,8 @@ def merge_padding(graph: Graph) -> None:
                 widths = _spatial_padding(body, pad)
                 if widths is not None and node.attrs["padding"].s == b"VALID":
                     node.inputs[0] = pad.inputs[0]
-                    set_attribute(node, "padding", s=b"EXPLICIT")
-                    set_attribute(node, "explicit_paddings", ints=[0, 0, *widths, 0, 0])
+                    set_attribute(node, "padding", b"EXPLICIT")
+                    set_attribute(node, "explicit_paddings", [0, 0, *widths, 0, 0])
         body.prune()
 
 
@@ -224,8 +224,8 @@ def _make_fused(node: Node, activation: Node | None, *, has_bias: bool) -> None:
         names.append(activation.op.encode())
     if activation is not None and activation.op == "LeakyRelu":
         node.attrs["leakyrelu_alpha"] = activation.attrs["alpha"]
-    set_attribute(node, "fused_ops", strings=names)
-    set_attribute(node, "num_args", i=int(has_bias))
+    set_attribute(node, "fused_ops", names)
+    set_attribute(node, "num_args", int(has_bias))
 
 
 def _reconnect(body: Graph, node: Node, chain: _Chain) -> None:
@@ -288,7 +288,7 @@ def _to_depthwise(body: Graph, node: Node, groups: int) -> None:
 def _split(body: Graph, node: Node, groups: int) -> None:
     axis = body.add_constant(f"{node.name}/axis", np.array(3, np.int32))
     split = body.add(Node(f"{node.name}/split", "Split", [axis, node.inputs[0]]))
-    set_attribute(split, "num_split", i=groups)
+    set_attribute(split, "num_split", groups)
     parts = [np.split(np.asarray(body.constant(r)), groups, -1) for r in node.inputs[1:]]
     made: list[Ref] = []
     for k in range(groups):
@@ -296,5 +296,5 @@ def _split(body: Graph, node: Node, groups: int) -> None:
         part = Node(f"{node.name}/{k}", node.op, [(split.name, k), *own], dict(node.attrs))
         made.append((body.add(part).name, 0))
     joined = body.add(Node(f"{node.name}/joined", "ConcatV2", [*made, axis], shapes=node.shapes))
-    set_attribute(joined, "N", i=groups)
+    set_attribute(joined, "N", groups)
     body.redirect({(node.name, 0): (joined.name, 0)})

@@ -5,9 +5,7 @@ Each function changes the graph in place and keeps what it computes.
 
 from __future__ import annotations
 
-import numpy as np
-
-from packager.targets.graph_ir import Graph, Node, Ref
+from packager.targets.graph_ir import Graph, Node
 
 # Operators that hand on their first input at inference.
 _PASSES_ON = (
@@ -54,49 +52,6 @@ def drop_unused_functions(graph: Graph) -> None:
 def called(node: Node) -> list[str]:
     """Names of the functions that a node refers to."""
     return [value.func.name for value in node.attrs.values() if value.HasField("func")]
-
-
-def multiply_matrices(graph: Graph) -> None:
-    """Writes an `Einsum` that is a product of matrices as one: TF.js' fast back ends lack it."""
-    for body in graph.bodies():
-        for node in list(body.nodes.values()):
-            if node.op == "Einsum" and len(node.inputs) == 2:
-                _to_product(body, node)
-        body.prune()
-
-
-def _to_product(body: Graph, node: Node) -> None:
-    equation = node.attrs["equation"].s.decode().replace(" ", "")
-    terms, _, result = equation.partition("->")
-    left, right = terms.split(",")
-    if "." in equation or any(len(set(t)) < len(t) for t in (left, right, result)):
-        return
-    batch = [x for x in left if x in right and x in result]
-    rows = [x for x in left if x not in right]
-    columns = [x for x in right if x not in left]
-    summed = [x for x in left if x in right and x not in result]
-    if any(len(group) != 1 for group in (rows, columns, summed)) or not set(rows) < set(result):
-        return
-    if not set(columns) < set(result):
-        return
-    orders = ([*batch, *rows, *summed], [*batch, *summed, *columns])
-    sides = [
-        _transposed(body, node, ref, [term.index(x) for x in order])
-        for ref, term, order in zip(node.inputs, (left, right), orders, strict=True)
-    ]
-    name = f"{node.name}/product"
-    product = body.add(Node(name, "BatchMatMulV2", sides, {"T": node.attrs["T"]}))
-    made = [*batch, *rows, *columns]
-    end = _transposed(body, node, (product.name, 0), [made.index(x) for x in result])
-    body.redirect({(node.name, 0): end})
-
-
-def _transposed(body: Graph, node: Node, ref: Ref, order: list[int]) -> Ref:
-    if order == sorted(order):
-        return ref
-    axes = body.add_constant(f"{node.name}/order", np.array(order, np.int32))
-    made = Node(f"{node.name}/transposed", "Transpose", [ref, axes], {"T": node.attrs["T"]})
-    return body.add(made).name, 0
 
 
 def name_ends(graph: Graph, inputs: list[str]) -> None:

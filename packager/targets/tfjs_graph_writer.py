@@ -14,6 +14,7 @@ from packager.targets import (
     tfjs_graph_check,
     tfjs_graph_freeze,
     tfjs_graph_fuse,
+    tfjs_graph_replace,
     tfjs_graph_topology,
 )
 from packager.targets import tfjs_graph_rewrite as rewrite
@@ -94,6 +95,6 @@ def optimize(frozen: Frozen) -> Frozen:
     tfjs_graph_fuse.make_depthwise(graph)
     tfjs_graph_fuse.fuse(graph)
     tfjs_graph_fuse.split_groups(graph)
-    rewrite.multiply_matrices(graph)
+    tfjs_graph_replace.replace(graph)
     rewrite.drop_unused_functions(graph)
     return frozen
