@@ -182,7 +182,8 @@ class Child:
         done = len(self._answers) + 1
         self.close(at_once=True)
         self._start()
-        known = [r for r in self._requests[: done - 1] if r.keep]
+        answered = zip(self._requests[: done - 1], self._answers, strict=True)
+        known = [request for request, answer in answered if request.keep and "error" not in answer]
         self._replayed = len(known)
         for request in (*known, *self._requests[done:]):
             self._send(request.text)

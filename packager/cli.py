@@ -37,6 +37,16 @@ _output_options = _options(
     click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
 )
 
+_source_options = (
+    click.option("--signature", help="Which signature of a SavedModel."),
+    click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
+    click.option(
+        "--architecture",
+        metavar="FILE|FUNCTION",
+        help="For a file of weights: model.to_json()'s file, or module:function.",
+    ),
+)
+
 _build_options = _options(
     click.option("--config", "config_file", type=click.Path(), help="A package.yaml."),
     click.option("--name", help="Name of the bundle (default: the model file's name)."),
@@ -68,8 +78,7 @@ _build_options = _options(
         help="Store TF.js weights as float16, uint16 or uint8: all, or those with a name like"
         " 'conv*/kernel'.",
     ),
-    click.option("--signature", help="Which signature of a SavedModel."),
-    click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
+    *_source_options,
     click.option(
         "--input-shape",
         multiple=True,
@@ -140,21 +149,16 @@ def init(model: str, target: str, **flags: Any) -> int:
 
 @cli.command()
 @click.argument("model")
-@click.option("--signature", help="Which signature of a SavedModel.")
-@click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes.")
+@_options(*_source_options)
 @click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
 @_output_options
 def inspect(model: str, **flags: Any) -> int:
     """Say what MODEL is and which artifacts can be made of it, without converting it."""
-    from packager import inspection
+    from packager import config, inspection
 
-    found = inspection.inspect(
-        model,
-        signature=flags["signature"],
-        custom_objects=_list(flags["custom_objects"]) or (),
-        allow_unsafe_code=flags["allow_unsafe_code"],
-        verbose=flags["verbose"],
-    )
+    given = config.from_flags({"model": _model_section(model, flags)})
+    reporter = _reporter({**flags, "quiet": True})
+    found = inspection.inspect(given.model, reporter=reporter)
     if flags["as_json"]:
         click.echo(json.dumps(inspection.to_json(found), ensure_ascii=False))
     else:
@@ -256,11 +260,8 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
     version = flags["version"]
     return {
         "model": {
-            "source": model,
-            "signature": flags["signature"],
-            "custom_objects": _list(flags["custom_objects"]),
+            **_model_section(model, flags),
             "input_shape": _input_shapes(flags["input_shape"]),
-            "allow_unsafe_code": flags.get("allow_unsafe_code") or None,
         },
         "name": flags["name"],
         "version": int(version) if version and version.isdecimal() else version,
@@ -275,6 +276,16 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "gates": {key: flags[key] for key in _GATES},
         "force": flags.get("force") or None,
+    }
+
+
+def _model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "source": model,
+        "architecture": flags["architecture"],
+        "signature": flags["signature"],
+        "custom_objects": _list(flags["custom_objects"]),
+        "allow_unsafe_code": flags.get("allow_unsafe_code") or None,
     }
 
 

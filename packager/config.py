@@ -22,6 +22,8 @@ class Model:
 
     Attributes:
         source: An absolute path, or `package.module:function`; empty when none is given.
+        architecture: For a file that holds weights only: the absolute path of what
+            `model.to_json()` wrote, or the `package.module:function` that builds the model.
         signature: Which signature of a SavedModel; None for its default.
         custom_objects: Modules that register the model's custom layers.
         input_shape: Fixed sizes, batch axis included, for device files, by input name; the name
@@ -30,6 +32,7 @@ class Model:
     """
 
     source: str = ""
+    architecture: str = ""
     signature: str | None = None
     custom_objects: tuple[str, ...] = ()
     input_shape: dict[str, Shape] = field(default_factory=dict)
@@ -172,6 +175,7 @@ Read = Callable[[Values, object, str], Any]
 _READERS: dict[type, dict[str, Read | type]] = {
     Model: {
         "source": Values.location,
+        "architecture": Values.location,
         "signature": Values.text,
         "custom_objects": Values.texts,
         "input_shape": Values.input_shape,

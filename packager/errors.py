@@ -5,6 +5,7 @@
     │   ├── ConfigError                  package.yaml or a flag
     │   ├── DataError                    calibration, evaluation or label data
     │   └── ModelError                   the model file cannot be opened or is refused
+    │       └── NoExactFormError         Keras 3 has no exact form of something in a Keras 2 model
     ├── ConversionError          exit 1  an artifact could not be made
     │   ├── UnsupportedError             a layer or op has no exact form in the target
     │   └── ChildCrashed                 the child process died
@@ -57,6 +58,10 @@ class DataError(UsageError):
 
 class ModelError(UsageError):
     """The model cannot be opened, or opening it is refused."""
+
+
+class NoExactFormError(ModelError):
+    """Something in a Keras 2 model has no exact form in Keras 3; tf-keras may still run it."""
 
 
 class ConversionError(PackagerError):

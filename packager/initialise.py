@@ -7,6 +7,7 @@ from pathlib import Path
 from packager import config as configuration
 from packager import inspection
 from packager.config import Config
+from packager.console import Reporter
 from packager.errors import ConfigError
 
 
@@ -18,12 +19,7 @@ def write(config: Config, target: Path, *, force: bool = False) -> Path:
     """
     if target.exists() and not force:
         raise ConfigError(f"{target} exists already", hint="--force replaces it")
-    found = inspection.inspect(
-        config.model.source,
-        signature=config.model.signature,
-        custom_objects=config.model.custom_objects,
-        allow_unsafe_code=config.model.allow_unsafe_code,
-    )
+    found = inspection.inspect(config.model, reporter=Reporter(quiet=True))
     ends = [f"{e['name']} {e['dtype']} {e['shape']}" for e in (*found.inputs, *found.outputs)]
     refused = [v for v in found.verdicts if v.verdict == "no"]
     notes = {

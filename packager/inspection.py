@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packager import opening
 from packager.children import Child, scratch
+from packager.config import Model
 from packager.console import Reporter, human_size
 from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
@@ -46,34 +47,22 @@ class Inspection:
     verdicts: tuple[Verdict, ...]
 
 
-def inspect(
-    source: str,
-    *,
-    signature: str | None = None,
-    custom_objects: Sequence[str] = (),
-    allow_unsafe_code: bool = False,
-    verbose: bool = False,
-) -> Inspection:
+def inspect(model: Model, *, reporter: Reporter) -> Inspection:
     """Opens a model and judges every target.
 
     Raises:
         ModelError: It cannot be opened, and why.
     """
-    file = identify(source, allow_unsafe_code=allow_unsafe_code)
+    file = identify(
+        model.source,
+        architecture=model.architecture,
+        allow_unsafe_code=model.allow_unsafe_code,
+    )
     with (
         scratch("inspect") as work,
-        Child("packager.loaders.worker", verbose=verbose) as child,
+        Child("packager.loaders.worker", verbose=reporter.verbose) as child,
     ):
-        opened = child.call(
-            "open",
-            "opening the model",
-            source=file.source,
-            format=file.format,
-            saved_by=file.saved_by,
-            signature=signature,
-            custom_objects=list(custom_objects),
-            allow_unsafe_code=allow_unsafe_code,
-        )
+        opened = opening.open_source(model, file, child, work, reporter)
         try:
             described = child.call("write_layer_graph", "describing the layers", folder=work)
             graph = layer_graph.load(work) if described else None
@@ -96,7 +85,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
         "source": found.file.source,
         "format": found.file.format,
         "saved_by": found.file.saved_by,
-        "rebuilt_for_keras3": found.file.is_keras2,
+        "treatment": found.file.treatment,
         "sha256": found.file.sha256,
         "size_bytes": found.file.size_bytes,
         "parameters": found.parameters,
@@ -114,7 +103,7 @@ def show(found: Inspection, reporter: Reporter) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False)
     file = found.file
     size = human_size(file.size_bytes)
-    saved = f"saved by {file.saved_by}" + ("; rebuilt for Keras 3" if file.is_keras2 else "")
+    saved = f"saved by {file.saved_by}" + (f"; {file.treatment}" if file.treatment else "")
     out.print(f"{Path(file.source).name}: {file.format}, {saved}, {size}")
     out.print(f"{found.parameters:,} parameters, {len(found.layers)} layers")
     for kind, ends in (("input", found.inputs), ("output", found.outputs)):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import packager
-from packager import assets, bundle, declare, publish, report, samples
+from packager import assets, bundle, declare, opening, publish, report, samples
 from packager.bundle import Golden, Manifest
 from packager.children import Child, Pending, scratch
 from packager.config import Config
@@ -31,7 +31,6 @@ from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
 from packager.samples import Samples
 from packager.targets import TARGETS, select
-from packager.verify import rebuilt_check
 from packager.verify.check import SourceOutputs, verify_artifacts
 
 _TOOLS = ("ai-edge-litert", "litert-quantizer", "pillow")
@@ -72,7 +71,11 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     """
     selection = select(config.targets, calibrated=config.calibration is not None)
     with reporter.stage("recognise the model") as detail:
-        found = identify(config.model.source, allow_unsafe_code=config.model.allow_unsafe_code)
+        found = identify(
+            config.model.source,
+            architecture=config.model.architecture,
+            allow_unsafe_code=config.model.allow_unsafe_code,
+        )
         detail.append(f"{found.format}, {found.saved_by}, {human_size(found.size_bytes)}")
     base = Path(config.output) / (config.name or found.name)
     version = None if config.version == "next" else config.version
@@ -83,30 +86,15 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as source,
         Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
-        with reporter.stage("open it in TensorFlow") as detail:
-            manifest = _open(config, found, stage, source)
-            detail += ["rebuilt for Keras 3"] if found.is_keras2 else []
-        if found.is_keras2:
-            with reporter.stage("compare it with tf-keras") as detail:
-                detail.append(rebuilt_check.check(config.model, manifest, source, work, reporter))
+        opened = opening.open_source(config.model, found, source, work, reporter)
+        manifest = _declare(config, found, stage, opened)
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
         manifest = _make(job)
         return _publish(job, manifest, stage)
 
 
-def _open(config: Config, found: ModelFile, stage: Staging, source: Child) -> Manifest:
-    """Opens the model in the TensorFlow child and declares its inputs, outputs and task."""
-    opened = source.call(
-        "open",
-        "opening the model",
-        source=found.source,
-        format=found.format,
-        saved_by=found.saved_by,
-        signature=config.model.signature,
-        custom_objects=list(config.model.custom_objects),
-        allow_unsafe_code=config.model.allow_unsafe_code,
-        keep=True,
-    )
+def _declare(config: Config, found: ModelFile, stage: Staging, opened: dict[str, Any]) -> Manifest:
+    """Declares the opened model's inputs, outputs and task."""
     declared = declare.declare(
         opened,
         task=config.task,
@@ -114,7 +102,7 @@ def _open(config: Config, found: ModelFile, stage: Staging, source: Child) -> Ma
         labels=_labels(config),
         preprocess=config.preprocess,
     )
-    _refuse_text(opened["inputs"] + opened["outputs"])
+    _refuse_text(opened["outputs"])
     outputs = [bundle.to_json(output) for output in declared.outputs]
     check_labels(list(declared.labels), outputs, declared.task)
     is_path = found.format != "callable"
@@ -134,12 +122,12 @@ def _open(config: Config, found: ModelFile, stage: Staging, source: Child) -> Ma
     )
 
 
-def _refuse_text(ends: list[dict[str, Any]]) -> None:
-    for end in ends:
-        if end["dtype"] in ("string", "variant", "resource"):
+def _refuse_text(outputs: list[dict[str, Any]]) -> None:
+    for end in outputs:
+        if end["dtype"] == "string":
             raise ModelError(
-                f"the tensor {end['name']!r} is of type {end['dtype']}; packager takes numbers",
-                hint="export a signature that starts after the text has become numbers",
+                f"the output {end['name']!r} is text; packager compares numbers",
+                hint="end the model before the numbers become text; labels belong to --labels",
             )
 
 
@@ -203,15 +191,20 @@ def _ask_source(job: Job, data: Samples) -> tuple[SourceOutputs, list[Pending]]:
     """Asks for the source model's outputs on all samples."""
     outputs = SourceOutputs(
         job.work / "golden-source",
+        job.work / "nudged-source",
         job.work / "evaluation-source" if data.evaluation_inputs else None,
     )
-    ways = [(data.golden_inputs, outputs.golden), (data.evaluation_inputs, outputs.evaluation)]
+    ways = [
+        ("predict", data.golden_inputs, outputs.golden),
+        ("predict_nudged", data.golden_inputs, outputs.nudged),
+        ("predict", data.evaluation_inputs, outputs.evaluation),
+    ]
     pending = []
-    for inputs, folder in ways:
+    for method, inputs, folder in ways:
         if inputs is not None and folder is not None:
             folder.mkdir()
             stage = "running the source model"
-            pending.append(job.source.submit("predict", stage, inputs=inputs, outputs=folder))
+            pending.append(job.source.submit(method, stage, inputs=inputs, outputs=folder))
     return outputs, pending
 
 

@@ -147,6 +147,21 @@ def raise_versions(model: Model) -> None:
     model.operatorCodes = new_codes
 
 
+def settle_unused_outputs(model: Model) -> None:
+    """Gives outputs that nobody reads the type of the others of the same operator.
+
+    litert-quantizer 0.11 leaves them float, as the forget gate of an unrolled LSTM's first step;
+    XNNPACK refuses a SPLIT with outputs of two types.
+    """
+    for graph in model.subgraphs:
+        read = {int(i) for op in graph.operators for i in op.inputs} | {*map(int, graph.outputs)}
+        for op in graph.operators:
+            used = [graph.tensors[i] for i in op.outputs if int(i) in read]
+            for tensor in (graph.tensors[i] for i in op.outputs if int(i) not in read):
+                if used and _quantization(used[0])[0] and DTYPES[tensor.type] in _FLOATS:
+                    tensor.type, tensor.quantization = used[0].type, used[0].quantization
+
+
 def describe(model: Model) -> Description:
     """Describes and checks a file; see `Description`."""
     ops: dict[str, int] = {}

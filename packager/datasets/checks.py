@@ -36,7 +36,9 @@ class Range:
     whole: bool = True
 
     def widened(self, value: np.ndarray[Any, Any]) -> Range:
-        """Returns the range with one sample more."""
+        """Returns the range with one sample more; texts have none."""
+        if value.dtype.kind == "S":
+            return self
         return Range(
             low=min(self.low, float(value.min())),
             high=max(self.high, float(value.max())),

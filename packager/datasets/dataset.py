@@ -14,10 +14,12 @@ from packager.datasets.files import open_csv, open_folder
 from packager.datasets.sources import (
     IMAGE_SUFFIXES,
     NO_LIMIT,
+    TEXT,
     ArraySource,
     Raw,
     Source,
     call_function,
+    encode_text,
     read_npy,
     read_npz,
 )
@@ -264,7 +266,8 @@ def to_input(raw: Path | Array, spec: InputSpec, where: str) -> Array:
         value = _to_tensor(np.asarray(raw), spec, where)
     if value.dtype.kind == "f" and not np.isfinite(value).all():
         raise DataError(f"{where}: the input {spec['name']!r} holds NaN or infinities")
-    return np.ascontiguousarray(value)
+    # Not ascontiguousarray(), which gives a single value an axis.
+    return np.array(value, order="C")
 
 
 def _takes_pixels(spec: InputSpec, raw: Array) -> bool:
@@ -283,7 +286,8 @@ def _check_declared(spec: InputSpec, where: str) -> None:
 
 
 def _to_tensor(array: Array, spec: InputSpec, where: str) -> Array:
-    expected = np.dtype(spec["dtype"])
+    is_text = spec["dtype"] == "string"
+    expected = np.dtype(TEXT if is_text else spec["dtype"])
     shape = spec["shape"][1:]
     if array.ndim == len(shape) - 1 and shape[-1] == 1:
         array = array[..., None]
@@ -292,9 +296,11 @@ def _to_tensor(array: Array, spec: InputSpec, where: str) -> Array:
     )
     if not fits:
         raise DataError(
-            f"{where}: the input {spec['name']!r} expects {expected} {shape}, received "
+            f"{where}: the input {spec['name']!r} expects {spec['dtype']} {shape}, received "
             f"{array.dtype} {list(array.shape)}"
         )
+    if is_text:
+        return encode_text(array, f"{where}: the input {spec['name']!r}")
     if not np.can_cast(array.dtype, expected, "same_kind"):
         raise DataError(
             f"{where}: the input {spec['name']!r} expects {expected}, received {array.dtype}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import mmap
 import shutil
 import sys
@@ -19,6 +18,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from packager.errors import DataError
+from packager.user_code import load_function
 
 Array = np.ndarray[Any, Any]
 Raw = Mapping[str, "Path | Array"]
@@ -27,6 +27,8 @@ IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
 NO_LIMIT = sys.maxsize
+# How text is stored: UTF-8, or the bytes as they are. Longer ones are refused.
+TEXT = "S4096"
 
 
 class Source(Protocol):
@@ -162,9 +164,24 @@ def _unpack(archive: zipfile.ZipFile, member: str, path: Path) -> Array:
     return _checked_array(array, f"{path}: the array {member[:-4]!r}")
 
 
+def encode_text(array: Array, where: str) -> Array:
+    """Returns texts as an array of `TEXT`.
+
+    Raises:
+        DataError: These are no texts, or one is too long.
+    """
+    if array.dtype.kind not in "US":
+        raise DataError(f"{where} expects text, received {array.dtype}")
+    encoded = np.char.encode(array, "utf-8") if array.dtype.kind == "U" else array
+    limit = np.dtype(TEXT).itemsize
+    if encoded.dtype.itemsize > limit and int(np.char.str_len(encoded).max()) > limit:
+        raise DataError(f"{where}: a text has more than {limit} bytes", hint="shorten it")
+    return np.asarray(encoded, TEXT)
+
+
 def _checked_array(array: Array, where: str) -> Array:
-    if array.dtype.kind not in "biufU":
-        raise DataError(f"{where}: expected numbers, received {array.dtype}")
+    if array.dtype.kind not in "biufUS":
+        raise DataError(f"{where}: expected numbers or text, received {array.dtype}")
     if array.ndim == 0:
         raise DataError(f"{where}: expected [N, ...], received a single value")
     return array
@@ -193,8 +210,10 @@ class Spool:
         """Adds one sample; all must have the first one's shape and dtype.
 
         Raises:
-            DataError: They differ, or these are no numbers.
+            DataError: They differ, or these are neither numbers nor text.
         """
+        if sample.dtype.kind in "US":
+            sample = encode_text(sample, self._where)
         if self._count == 0:
             _checked_array(sample[None], self._where)
             self._shape, self._dtype = sample.shape, sample.dtype
@@ -228,7 +247,7 @@ def call_function(spec: str, names: list[str], limit: int) -> tuple[ArraySource,
     Raises:
         DataError: The function cannot be imported, fails, or yields something else.
     """
-    function = _import_function(spec)
+    function = load_function(spec, DataError)
     targets: list[Array | None] = []
     with ExitStack() as stack:
         spools = {name: stack.enter_context(Spool(f"{spec}, input {name!r}")) for name in names}
@@ -239,25 +258,6 @@ def call_function(spec: str, names: list[str], limit: int) -> tuple[ArraySource,
             targets.append(None if target is None else np.asarray(target))
         arrays = {name: spool.finish() for name, spool in spools.items()}
     return ArraySource(spec, arrays), _stack_targets(targets, spec)
-
-
-def _import_function(spec: str) -> Callable[[], Iterable[Any]]:
-    module_name, _, function_name = spec.partition(":")
-    # Installed programs do not look into the current folder, but `python -m` does.
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    # The module is the user's code: it may raise anything.
-    except Exception as error:
-        message = f"{spec}: importing {module_name} failed: {type(error).__name__}: {error}"
-        raise DataError(message) from error
-    finally:
-        sys.path.pop(0)
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise DataError(f"{spec}: {module_name} has no function {function_name!r}")
-    found: Callable[[], Iterable[Any]] = function
-    return found
 
 
 def _called(function: Callable[[], Iterable[Any]], spec: str) -> Iterable[Any]:

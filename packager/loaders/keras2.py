@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager.errors import ModelError
+from packager.errors import ModelError, NoExactFormError
 from packager.loaders.keras2_calls import Calls
 from packager.loaders.keras2_table import (
     ACTIVATIONS,
@@ -43,7 +43,8 @@ def open_h5(path: Path, source: str, objects: Mapping[str, Any], *, safe: bool) 
         safe: Refuse Python code in the file.
 
     Raises:
-        ModelError: A class, setting or activation has no equal in Keras 3; names it.
+        NoExactFormError: A class, setting or activation has no equal in Keras 3; names it.
+        ModelError: It cannot be packaged at all, or is damaged.
     """
     import h5py
     import keras
@@ -67,7 +68,8 @@ def rewrite(described: Config, source: str, custom: Collection[str]) -> Config:
         custom: Names of the user's own classes and functions, which are left as they are.
 
     Raises:
-        ModelError: A class, setting or activation has no equal in Keras 3; names it.
+        NoExactFormError: A class, setting or activation has no equal in Keras 3; names it.
+        ModelError: It cannot be packaged at all, or is damaged.
     """
     _register_hard_sigmoid()
     try:
@@ -150,7 +152,7 @@ class _Rewriter:
             return {**_object(kind, config), "module": "custom", "registered_name": kind}
         rule = RULES.get(kind)
         if rule is None:
-            raise ModelError(
+            raise NoExactFormError(
                 f"{self.source}: the layer {config.get('name', kind)!r} is a {kind}, which has no"
                 " exact form in Keras 3",
                 hint=f"a class of your own: --custom-objects package.module; otherwise {_WAY_OUT}",
@@ -169,9 +171,14 @@ class _Rewriter:
             name = rule.renamed.get(key, key)
             if meaningless or key in rule.dropped or (key == "trainable" and key not in accepted):
                 continue
-            if name not in accepted or rule.refused.get(key, _NEVER) == value:
-                why = "has no form in Keras 3" if name not in accepted else "cannot be packaged"
-                raise ModelError(f"{where} has {key}={value!r}, which {why}", hint=_WAY_OUT)
+            if rule.refused.get(key, _NEVER) == value:
+                raise ModelError(
+                    f"{where} has {key}={value!r}, which cannot be packaged", hint=_WAY_OUT
+                )
+            if name not in accepted:
+                raise NoExactFormError(
+                    f"{where} has {key}={value!r}, which has no form in Keras 3", hint=_WAY_OUT
+                )
             found[name] = self._value(where, name, value)
         if kind == "BatchNormalization":
             found["axis"] = self._one_axis(where, found.get("axis", -1))
@@ -179,7 +186,9 @@ class _Rewriter:
 
     def _one_axis(self, where: str, axis: Any) -> Any:
         if isinstance(axis, list) and len(axis) != 1:
-            raise ModelError(f"{where} has axis={axis}; Keras 3 takes one axis", hint=_WAY_OUT)
+            raise NoExactFormError(
+                f"{where} has axis={axis}; Keras 3 takes one axis", hint=_WAY_OUT
+            )
         return axis[0] if isinstance(axis, list) else axis
 
     def _value(self, where: str, key: str, value: Any) -> Any:
@@ -207,7 +216,7 @@ class _Rewriter:
         if value.rpartition(">")[2] in self.custom:
             return _function(value)
         if value not in ACTIVATIONS:
-            raise ModelError(
+            raise NoExactFormError(
                 f"{where} has the activation {value}, which has no exact form in Keras 3",
                 hint=f"a function of your own: --custom-objects package.module; otherwise"
                 f" {_WAY_OUT}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from packager.errors import ModelError
+from packager.errors import ModelError, NoExactFormError
 from packager.loaders.keras2_table import (
     MODELS,
     OPERATOR_ACTIVATIONS,
@@ -73,7 +73,7 @@ class Calls:
 
     def _tensor(self, described: Config, entry: list[Any]) -> Config:
         if entry[0] == _CONSTANT:
-            raise ModelError(
+            raise NoExactFormError(
                 f"{self.source}: the layer {described['name']!r} is called on a constant",
                 hint=_HINT,
             )
@@ -98,7 +98,7 @@ class Calls:
         only = nodes[0][0] if len(nodes) == 1 and len(nodes[0]) == 1 else None
         found = self._as_layer(function, only) if only else None
         if found is None:
-            raise ModelError(
+            raise NoExactFormError(
                 f"{self.source}: the operator {described['name']!r} ({function}) has no exact form"
                 " in Keras 3's layers",
                 hint=_HINT,

@@ -1,21 +1,20 @@
-"""Opens Keras 3 models and describes them as a `LayerGraph`. Runs in the TensorFlow child."""
+"""Opens Keras 3 models. Runs in the TensorFlow child."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
+import json
 import re
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from packager.errors import ModelError, UnsupportedError, brief
-from packager.loaders import keras2, names
-from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
+from packager.errors import ModelError, brief
+from packager.loaders import keras2, keras_graph, names
+from packager.loaders.model_file import FUNCTION, weights_link
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
+from packager.user_code import load_function, load_objects
 
 _UNKNOWN = re.compile(r"(?:Could not locate (?:class|function)|Unknown \w+:?) ['\"]?([\w>.]+)")
 _NOT_IN_SCOPE = re.compile(r"[^A-Za-z0-9_./:>-]+")
@@ -32,7 +31,7 @@ def open_file(
     """
     import keras
 
-    objects = load_custom_objects(custom_objects)
+    objects = load_objects(custom_objects, ModelError)
     with tempfile.TemporaryDirectory() as folder:
         # Keras goes by the extension; the content has been recognised already.
         link = Path(folder) / f"model{_SUFFIX[file_format]}"
@@ -55,10 +54,49 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
     """Calls `package.module:function` and takes the Keras model that it returns."""
     import keras
 
-    load_custom_objects(custom_objects)
-    module, _, function = source.partition(":")
+    load_objects(custom_objects, ModelError)
+    return open_model(_called(source), source, "callable", f"keras {keras.__version__}")
+
+
+def open_weights(
+    source: str, architecture: str, saved_by: str, custom_objects: list[str], unsafe: bool
+) -> OpenedModel:
+    """Builds the model that a JSON file describes or a function returns, and reads its weights.
+
+    Raises:
+        ModelError: It cannot be built, or the weights are those of another model.
+    """
+    import keras
+
+    objects = load_objects(custom_objects, ModelError)
+    if FUNCTION.fullmatch(architecture):
+        model = _called(architecture)
+    else:
+        described = json.loads(Path(architecture).read_text(encoding="utf-8"))
+        try:
+            model = keras.saving.deserialize_keras_object(
+                described, custom_objects=objects, safe_mode=not unsafe
+            )
+        except Exception as error:
+            raise _explain(architecture, error) from error
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            model.load_weights(weights_link(Path(source), Path(folder)))
+        except Exception as error:
+            raise ModelError(
+                f"{source}: its weights do not fit the model of {architecture}: {brief(error)}",
+                hint="give the architecture that these weights were saved from",
+            ) from error
+    return open_model(model, source, "keras_weights", saved_by)
+
+
+def _called(source: str) -> Any:
+    import keras
+
+    function = load_function(source, ModelError)
     try:
-        model = getattr(_import(module), function)()
+        model = function()
+    # The function is the user's code: it may raise anything.
     except Exception as error:
         raise ModelError(
             f"{source} cannot be called without arguments: {brief(error)}",
@@ -69,7 +107,7 @@ def open_callable(source: str, custom_objects: list[str]) -> OpenedModel:
             f"{source} returned {type(model).__name__}, expected a keras.Model",
             hint="return the model from the function",
         )
-    return open_model(model, source, "callable", f"keras {keras.__version__}")
+    return model
 
 
 def open_model(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:
@@ -81,7 +119,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
     import keras
 
     _compute_in_float32(model)
-    if not _is_graph(model):
+    if not keras_graph.is_graph(model):
         return _open_subclassed(model, source, file_format, saved_by)
     if not model.inputs or not model.outputs:
         raise ModelError(f"{source}: the model is empty: it has no layers")
@@ -99,83 +137,6 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
 
     variables = [v.value for v in model.variables]
     return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
-
-
-def layer_graph(model: Any) -> LayerGraph:
-    """Describes a Sequential or functional model.
-
-    Raises:
-        UnsupportedError: The model is subclassed: it has no layer graph.
-    """
-    import keras
-
-    if not _is_graph(model):
-        raise UnsupportedError(
-            f"the model {model.name!r} is subclassed ({type(model).__name__}): no layer graph",
-            hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
-        )
-    if isinstance(model, keras.Sequential):
-        return _sequential_graph(model)
-    config = model.get_config()
-    # Operators such as `x + y` are in the configuration, but not in `model.layers`.
-    by_name = {operation.name: operation for operation in model.operations}
-    layers = tuple(_layer(by_name[c["name"]], c) for c in config["layers"])
-    return LayerGraph(
-        name=model.name,
-        class_name="Functional",
-        layers=_sorted(layers),
-        inputs=tuple(_refs(config["input_layers"])),
-        outputs=tuple(_from_zero(ref, by_name) for ref in _refs(config["output_layers"])),
-    )
-
-
-def _from_zero(ref: TensorRef, by_name: dict[str, Any]) -> TensorRef:
-    """Counts a nested functional model's calls from 0, as everywhere else.
-
-    In `output_layers`, and only there, Keras counts from 1: the model's own making is call 0.
-    """
-    import keras
-
-    if not isinstance(by_name[ref.layer], keras.src.models.Functional):
-        return ref
-    return TensorRef(ref.layer, ref.node - 1, ref.tensor)
-
-
-def load_custom_objects(modules: list[str]) -> dict[str, Any]:
-    """Imports the modules of `--custom-objects` and returns their classes and functions."""
-    objects: dict[str, Any] = {}
-    for name in modules:
-        module = _import(name)
-        objects.update(
-            {k: v for k, v in vars(module).items() if callable(v) and not k.startswith("_")}
-        )
-    return objects
-
-
-def _import(name: str) -> Any:
-    # `python -m packager` has the working folder on its path, the installed command has not.
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ModelError(
-            f"the module {name!r} cannot be imported: {error}",
-            hint="run packager in the folder that holds it, or set PYTHONPATH",
-        ) from error
-
-
-def _is_graph(model: Any) -> bool:
-    import keras
-
-    functional = keras.src.models.Functional
-    # A subclass may compute something else than its graph says.
-    if type(model).call not in (functional.call, keras.Sequential.call):
-        return False
-    if isinstance(model, keras.Sequential):
-        return bool(model.built and model.layers)
-    return isinstance(model, functional)
 
 
 def _compute_in_float32(model: Any) -> None:
@@ -301,118 +262,6 @@ def _ends(tensors: Any, fallback: str) -> tuple[End, ...]:
             names.sanitise(originals, fallback), originals, tensors, strict=True
         )
     )
-
-
-def _sequential_graph(model: Any) -> LayerGraph:
-    """A Sequential model as a chain of calls, with an InputLayer in front."""
-    config = model.get_config()
-    described = {c["config"]["name"]: c for c in config["layers"]}
-    tensor = model.inputs[0]
-    name = tensor._keras_history.operation.name
-    layers = [
-        Layer(
-            "InputLayer",
-            name,
-            {"batch_shape": list(tensor.shape), "dtype": str(tensor.dtype), "name": name},
-        )
-    ]
-    for layer in model.layers:
-        previous = TensorRef(layers[-1].name, 0, 0)
-        inside = {**described[layer.name], "name": layer.name}
-        inside["inbound_nodes"] = [{"args": [_history(previous)], "kwargs": {}}]
-        layers.append(_layer(layer, inside))
-    return LayerGraph(
-        name=model.name,
-        class_name="Sequential",
-        layers=tuple(layers),
-        inputs=(TensorRef(name, 0, 0),),
-        outputs=(TensorRef(layers[-1].name, 0, 0),),
-    )
-
-
-def _history(ref: TensorRef) -> dict[str, Any]:
-    history = {"keras_history": [ref.layer, ref.node, ref.tensor]}
-    return {"class_name": "__keras_tensor__", "config": history}
-
-
-def _layer(layer: Any, described: dict[str, Any]) -> Layer:
-    nested = hasattr(layer, "layers") and _is_graph(layer)
-    return Layer(
-        class_name=described["class_name"],
-        name=layer.name,
-        module=described.get("module") or "",
-        config={k: v for k, v in described["config"].items() if not (nested and k == "layers")},
-        calls=tuple(_call(node) for node in described.get("inbound_nodes", [])),
-        weights={} if nested else _weights(layer),
-        graph=layer_graph(layer) if nested else None,
-    )
-
-
-def _weights(layer: Any) -> dict[str, Any]:
-    import numpy as np
-
-    found: dict[str, Any] = {}
-    for weight in getattr(layer, "weights", ()):
-        parts = weight.path.split("/")
-        below = parts[parts.index(layer.name) + 1 :] if layer.name in parts else []
-        found["/".join(below) or weight.name] = np.asarray(weight)
-    return found
-
-
-def _call(node: dict[str, Any]) -> Call:
-    arguments = {k: v for k, v in node["kwargs"].items() if v is not None and not _has_tensor(v)}
-    constants = [v for v in node["args"] if not _has_tensor(v)]
-    if constants:
-        arguments["*args"] = constants
-    return Call(tuple(_tensor_refs([node["args"], node["kwargs"]])), arguments)
-
-
-def _has_tensor(value: Any) -> bool:
-    return any(True for _ in _tensor_refs(value))
-
-
-def _tensor_refs(value: Any) -> Iterator[TensorRef]:
-    if isinstance(value, dict):
-        if value.get("class_name") == "__keras_tensor__":
-            yield TensorRef(*value["config"]["keras_history"])
-        else:
-            yield from _tensor_refs(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensor_refs(item)
-
-
-def _refs(value: Any) -> Iterator[TensorRef]:
-    """References of `input_layers`: one bare `[name, node, tensor]`, or a structure of them."""
-    if isinstance(value, dict):
-        value = [value[key] for key in sorted(value)]
-    if len(value) == 3 and isinstance(value[0], str):
-        yield TensorRef(*value)
-    else:
-        for item in value:
-            yield from _refs(item)
-
-
-def _sorted(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Orders layers so that each stands after those that its first calls need."""
-    by_name = {layer.name: layer for layer in layers}
-    done: dict[str, Layer] = {}
-
-    for layer in layers:
-        stack = [layer]
-        while stack:
-            top = stack[-1]
-            needed = [
-                by_name[ref.layer]
-                for call in top.calls[:1]
-                for ref in call.inputs
-                if ref.layer not in done and ref.layer != top.name
-            ]
-            if needed:
-                stack.extend(needed)
-            else:
-                done[top.name] = stack.pop()
-    return tuple(done.values())
 
 
 def _explain(source: str, error: Exception) -> ModelError:

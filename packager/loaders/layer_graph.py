@@ -23,11 +23,28 @@ class TensorRef:
 
 
 @dataclass(frozen=True)
+class Spec:
+    """What is known of a tensor before any value: its shape, None for free axes, and its type."""
+
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Call:
-    """One call of a layer: the tensors that it receives and its other arguments."""
+    """One call of a layer.
+
+    Attributes:
+        inputs: The tensors that it receives, in the order of `args` and then `kwargs`.
+        args: The arguments by position, as JSON values; `{"tensor": i}` stands for `inputs[i]`.
+        kwargs: The arguments by name, likewise; those that are None are left out.
+        outputs: What is known of its results, by their place.
+    """
 
     inputs: tuple[TensorRef, ...]
-    arguments: dict[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = ({"tensor": 0},)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[int, Spec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,7 +144,12 @@ def _layer_to_json(layer: Layer, arrays: Weights) -> dict[str, Any]:
         "module": layer.module,
         "config": layer.config,
         "calls": [
-            {"inputs": [[r.layer, r.node, r.tensor] for r in c.inputs], "arguments": c.arguments}
+            {
+                "inputs": [[r.layer, r.node, r.tensor] for r in c.inputs],
+                "args": c.args,
+                "kwargs": c.kwargs,
+                "outputs": [[i, spec.shape, spec.dtype] for i, spec in c.outputs.items()],
+            }
             for c in layer.calls
         ],
         "weights": indices,
@@ -152,7 +174,13 @@ def _layer_from_json(value: dict[str, Any], stored: Any) -> Layer:
         module=value["module"],
         config=value["config"],
         calls=tuple(
-            Call(tuple(TensorRef(*r) for r in c["inputs"]), c["arguments"]) for c in value["calls"]
+            Call(
+                tuple(TensorRef(*r) for r in c["inputs"]),
+                tuple(c["args"]),
+                c["kwargs"],
+                {i: Spec(tuple(shape), dtype) for i, shape, dtype in c["outputs"]},
+            )
+            for c in value["calls"]
         ),
         weights={name: stored[str(i)] for name, i in value["weights"].items()},
         graph=_graph_from_json(value["graph"], stored) if value["graph"] else None,

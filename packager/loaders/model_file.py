@@ -13,6 +13,7 @@ from typing import Any
 
 from packager.bundle import hash_file
 from packager.errors import EnvironmentLacks, ModelError
+from packager.loaders import saved_model_file
 
 # `package.module:function`, wherever a source may be a Python function.
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -29,11 +30,13 @@ class ModelFile:
 
     Attributes:
         source: What the user gave: a path or `module:function`.
-        format: `keras3` (.keras archive), `keras_h5`, `saved_model` or `callable`.
-        saved_by: Such as `keras 3.15.1`; `tensorflow 2.21.0` for a SavedModel.
+        format: `keras3` (.keras archive), `keras2_archive` (the same of Keras 2.12 to 2.15),
+            `keras_h5`, `keras_weights`, `saved_model` or `callable`.
+        saved_by: Such as `keras 3.15.1`; `keras 2.4.0, tensorflow 2.4.1` for a SavedModel.
         sha256: Hash of the file, or of the folder's files and names; of the text for a callable.
         size_bytes: Size of the file or folder.
         config: Keras' description of the model; empty where the format has none.
+        architecture: For `keras_weights`: a JSON file, or `module:function`.
     """
 
     source: str
@@ -42,11 +45,19 @@ class ModelFile:
     sha256: str
     size_bytes: int
     config: dict[str, Any] = field(default_factory=dict)
+    architecture: str = ""
 
     @property
     def is_keras2(self) -> bool:
-        """Whether Keras 2 saved it, so that it has to be rebuilt for Keras 3."""
-        return self.format == "keras_h5" and self.saved_by.startswith("keras 2")
+        """Whether Keras 2 saved its layers, so that they have to be rebuilt for Keras 3."""
+        return self.format != "saved_model" and self.saved_by.startswith(("keras 1", "keras 2"))
+
+    @property
+    def treatment(self) -> str:
+        """What packager does with it first, for people; empty when it is opened as it is."""
+        if self.format == "saved_model":
+            return "taken by its signature"
+        return "rebuilt for Keras 3 and compared with tf-keras" if self.is_keras2 else ""
 
     @property
     def name(self) -> str:
@@ -65,11 +76,13 @@ class ModelFile:
         return "model"
 
 
-def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:
+def identify(source: str, *, architecture: str = "", allow_unsafe_code: bool = False) -> ModelFile:
     """Recognises a model source by its content.
 
     Args:
         source: A path, or `package.module:function`.
+        architecture: Where the source holds weights only: the JSON file that `model.to_json()`
+            wrote, or the `package.module:function` that builds the model.
         allow_unsafe_code: Accept Lambda layers and other embedded Python code.
 
     Raises:
@@ -87,16 +100,20 @@ def identify(source: str, *, allow_unsafe_code: bool = False) -> ModelFile:
             return ModelFile(source, "callable", "python", digest, 0)
         raise ModelError(f"{source} does not exist", hint="check the path of the model")
     try:
-        found = _identify_folder(path) if path.is_dir() else _identify_file(path)
+        found = _identify_folder(path) if path.is_dir() else _identify_file(path, architecture)
     except OSError as error:
         raise ModelError(f"{source} cannot be read: {error.strerror or error}") from None
-    _refuse_old(found)
+    if architecture and found.format != "keras_weights":
+        raise ModelError(
+            f"{source} holds a whole model; --architecture is for files that hold weights only",
+            hint="leave --architecture out",
+        )
     if not allow_unsafe_code:
         _refuse_code(found)
     return found
 
 
-def _identify_file(path: Path) -> ModelFile:
+def _identify_file(path: Path, architecture: str) -> ModelFile:
     size = path.stat().st_size
     if size == 0:
         raise ModelError(f"{path} is empty (0 bytes)", hint="save the model again")
@@ -105,11 +122,16 @@ def _identify_file(path: Path) -> ModelFile:
     if magic[:4] == b"PK\x03\x04":
         return _identify_archive(path, size)
     if magic == _HDF5_MAGIC:
-        return _identify_hdf5(path, size)
+        return _identify_hdf5(path, size, architecture)
     if magic[4:8] == b"TFL3":
         raise ModelError(
             f"{path} is a TFLite file: an artifact, not a trained model",
             hint="give the Keras model or SavedModel that it was converted from",
+        )
+    if _architecture_json(path):
+        raise ModelError(
+            f"{path} describes a model without its weights",
+            hint=f"give the file with the weights: packager build WEIGHTS --architecture {path}",
         )
     raise ModelError(
         f"{path} is not a model: neither a .keras archive, nor HDF5, nor a SavedModel folder"
@@ -139,7 +161,8 @@ def _identify_archive(path: Path, size: int) -> ModelFile:
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError, RecursionError):
         raise damaged from None
     version = str(metadata.get("keras_version", "unknown"))
-    return ModelFile(str(path), "keras3", f"keras {version}", hash_file(path).sha256, size, config)
+    kind = "keras2_archive" if version.startswith("2") else "keras3"
+    return ModelFile(str(path), kind, f"keras {version}", hash_file(path).sha256, size, config)
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
@@ -151,7 +174,7 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
     return value
 
 
-def _identify_hdf5(path: Path, size: int) -> ModelFile:
+def _identify_hdf5(path: Path, size: int, architecture: str) -> ModelFile:
     try:
         import h5py
     except ImportError:
@@ -161,28 +184,102 @@ def _identify_hdf5(path: Path, size: int) -> ModelFile:
         ) from None
     try:
         with h5py.File(path, "r") as file:
-            attributes = {key: file.attrs[key] for key in file.attrs}
-            config = (
-                json.loads(_text(attributes["model_config"]))
-                if "model_config" in attributes
-                else None
-            )
+            _refuse_links(path, file)
+            described = file.attrs.get("model_config")
+            config = None if described is None else json.loads(_text(described))
+            version = _text(file.attrs.get("keras_version", ""))
             keys = sorted(file.keys())
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, RecursionError) as error:
         raise ModelError(
             f"{path} is a damaged HDF5 file: {error}", hint="copy it again, or save the model again"
         ) from None
+    digest = hash_file(path).sha256
     if config is None:
+        return _identify_weights(path, size, digest, architecture, version, keys)
+    saved_by = f"keras {version or '2 (not recorded)'}"
+    return ModelFile(str(path), "keras_h5", saved_by, digest, size, config)
+
+
+def _refuse_links(path: Path, group: Any) -> None:
+    """Refuses a file whose parts lie in other files: opening it would read those."""
+    import h5py
+
+    for name in group:
+        link = group.get(name, getlink=True)
+        item = None if isinstance(link, h5py.ExternalLink) else group.get(name)
+        outside = item is None or (
+            isinstance(item, h5py.Dataset) and (item.external or item.is_virtual)
+        )
+        if outside:
+            raise ModelError(
+                f"{path}: {group.name.rstrip('/')}/{name} lies in another file or leads nowhere"
+                f" ({type(link).__name__}); packager opens files that hold all their data",
+                hint="save the model again with model.save('model.keras')",
+            )
+        if isinstance(item, h5py.Group) and isinstance(link, h5py.HardLink):
+            _refuse_links(path, item)
+
+
+def _identify_weights(
+    path: Path, size: int, digest: str, architecture: str, version: str, keys: list[str]
+) -> ModelFile:
+    if not architecture:
         raise ModelError(
             f"{path} holds weights only (groups: {', '.join(keys[:4]) or 'none'}), not a model:"
             " it has no model_config",
-            hint="save the whole model with model.save('model.keras'), or give"
-            " package.module:function that builds the model and loads these weights",
+            hint="add --architecture FILE.json, what model.to_json() wrote, or --architecture"
+            " package.module:function that builds the model",
         )
-    version = _text(attributes.get("keras_version", "2 (not recorded)"))
-    return ModelFile(
-        str(path), "keras_h5", f"keras {version}", hash_file(path).sha256, size, config
-    )
+    config: dict[str, Any] = {}
+    if not Path(architecture).exists() and FUNCTION.fullmatch(architecture):
+        # `.weights.h5` of Keras 2.12 and later is laid out as by Keras 3, but for this group.
+        old = "layer_names" in _attributes(path) or "_layer_checkpoint_dependencies" in keys
+        version = version or ("2 (not recorded)" if old else "3 (not recorded)")
+    else:
+        config = _architecture_json(Path(architecture))
+        if not config:
+            raise ModelError(
+                f"--architecture {architecture}: neither the JSON of a Keras model nor"
+                " module:function",
+                hint="write it with model.to_json(), in the program that saved the weights",
+            )
+        is_keras3 = "module" in config and "registered_name" in config
+        version = str(config.get("keras_version", "3 (not recorded)" if is_keras3 else version))
+    saved_by = f"keras {version or '2 (not recorded)'}"
+    digest = hashlib.sha256(f"{digest}\n{_architecture_digest(architecture)}".encode()).hexdigest()
+    return ModelFile(str(path), "keras_weights", saved_by, digest, size, config, architecture)
+
+
+def _architecture_digest(architecture: str) -> str:
+    path = Path(architecture)
+    return hash_file(path).sha256 if path.is_file() else architecture
+
+
+def _architecture_json(path: Path) -> dict[str, Any]:
+    """The description in a JSON file; empty when it is none."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            return {}
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    good = isinstance(found, dict) and isinstance(found.get("config"), (dict, list))
+    return found if good and "class_name" in found else {}
+
+
+def _attributes(path: Path) -> set[str]:
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        return set(file.attrs)
+
+
+def weights_link(weights: Path, folder: Path) -> Path:
+    """Makes a link to a file of weights by which Keras, which goes by names, knows its layout."""
+    old = "layer_names" in _attributes(weights)
+    link = folder / ("weights.h5" if old else "model.weights.h5")
+    link.symlink_to(weights.resolve())
+    return link
 
 
 def _text(value: Any) -> str:
@@ -203,19 +300,14 @@ def _identify_folder(path: Path) -> ModelFile:
         entry = hash_file(file)
         size += entry.bytes
         digest.update(f"{file.relative_to(path).as_posix()}\0{entry.sha256}\n".encode())
-    return ModelFile(str(path), "saved_model", "tensorflow", digest.hexdigest(), size)
-
-
-def _refuse_old(found: ModelFile) -> None:
-    program, _, version = found.saved_by.partition(" ")
-    if program != "keras" or version.startswith("3") or found.is_keras2:
-        return
-    raise ModelError(
-        f"{found.source} was saved by {found.saved_by}; packager opens .keras files of Keras 3 and"
-        " .h5 files of Keras 2 and 3",
-        hint="export it with the Keras that saved it, model.export('saved_model'), and give"
-        " that folder",
-    )
+    try:
+        saved_by = saved_model_file.read_origin(path).saved_by
+    except ValueError as error:
+        raise ModelError(
+            f"{path / 'saved_model.pb'} is damaged: {error}",
+            hint="copy it again, or export it again",
+        ) from None
+    return ModelFile(str(path), "saved_model", saved_by, digest.hexdigest(), size)
 
 
 def _refuse_code(found: ModelFile) -> None:

@@ -42,6 +42,7 @@ class OpenedModel:
         variables: The model's variables, each once.
         keras_model: The Keras 3 model, or None.
         keep_alive: Objects that own resources which the graph refers to.
+        left_out: Outputs of text, which nothing compares.
     """
 
     format: str
@@ -52,6 +53,7 @@ class OpenedModel:
     variables: list[Any]
     keras_model: Any = None
     keep_alive: list[Any] = field(default_factory=list)
+    left_out: tuple[str, ...] = ()
 
 
 def check_weights(variables: list[Any], source: str) -> None:

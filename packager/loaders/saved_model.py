@@ -3,60 +3,102 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError, brief
-from packager.loaders import names
+from packager.loaders import layer_names, names, saved_model_file, tf1
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 
-# What Keras and TensorFlow call an output that nobody named.
-_ANONYMOUS = re.compile(r"(output|keras_tensor|Identity)(_\d+)?")
+# What Keras and TensorFlow call an end that nobody named.
+_ANONYMOUS = re.compile(r"(inputs|args|output|keras_tensor|Identity)(_\d+)?")
 
 
-def open_folder(source: str, signature: str | None) -> OpenedModel:
+def open_folder(
+    source: str,
+    signature: str | None,
+    saved_by: str,
+    ends: dict[str, list[list[str]]] | None = None,
+) -> OpenedModel:
     """Opens a SavedModel and takes one of its signatures.
 
     Args:
         source: The folder.
         signature: The signature's name; None takes `serving_default`, or the only one.
+        saved_by: As in `ModelFile`.
+        ends: `inputs` and `outputs` in the model's order, each `[signature's name, model's own
+            name]`, where they are known better than from the signature.
 
     Raises:
         ModelError: It cannot be loaded, or the signature does not exist or is not clear.
     """
+    loaded = _load(source)
+    function = _choose(source, loaded.signatures, signature)
+    given, found = function.structured_input_signature[1], function.structured_outputs
+    texts = tuple(name for name, spec in found.items() if spec.dtype.name == "string")
+    found = {name: spec for name, spec in found.items() if name not in texts}
+    if not found:
+        raise ModelError(
+            f"{source}: all outputs of the signature are text: {', '.join(texts)}",
+            hint=f"choose another one with --signature; it has: {', '.join(loaded.signatures)}",
+        )
+    if ends is None:
+        inputs = _ends(dict(sorted(given.items())), {}, "input")
+        outputs = _ends(_in_order(source, found), layer_names.of_outputs(function), "output")
+    else:
+        inputs = _known_ends(given, ends["inputs"])
+        outputs = _known_ends(found, ends["outputs"])
+    _refuse_fixed_batch(source, inputs)
+    check_weights(list(function.variables), source)
+
+    def call(tensors: Tensors) -> Tensors:
+        result = function(**{key: tensors[end.name] for key, end in inputs.items()})
+        return {end.name: result[key] for key, end in outputs.items()}
+
+    return OpenedModel(
+        format="saved_model",
+        saved_by=saved_by,
+        inputs=tuple(inputs.values()),
+        outputs=tuple(outputs.values()),
+        call=call,
+        variables=list(function.variables),
+        keep_alive=[loaded],
+        left_out=texts,
+    )
+
+
+def _load(source: str) -> Any:
     import tensorflow as tf
 
+    # Assets of the copy are read again when the model is saved, so the folder stays.
+    folder = Path(tempfile.mkdtemp()) / "constants"
     try:
-        loaded = tf.saved_model.load(source)
+        return tf.saved_model.load(tf1.without_variables(source, folder))
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(
             f"{source}: TensorFlow cannot open it: {brief(error)}",
             hint="check that saved_model.pb and variables/ were copied completely",
         ) from error
-    function = _choose(source, loaded.signatures, signature)
-    version = getattr(loaded, "tensorflow_version", "")
-    given = function.structured_input_signature[1]
-    inputs = _ends(given, "input")
-    _refuse_fixed_batch(source, inputs)
-    outputs = _ends(function.structured_outputs, "output")
-    check_weights(list(function.variables), source)
-
-    def call(tensors: Tensors) -> Tensors:
-        result = function(**{end.source_name: tensors[end.name] for end in inputs})
-        return {end.name: result[end.source_name] for end in outputs}
-
-    return OpenedModel(
-        format="saved_model",
-        saved_by=f"tensorflow {version}".strip(),
-        inputs=inputs,
-        outputs=outputs,
-        call=call,
-        variables=list(function.variables),
-        keep_alive=[loaded],
-    )
 
 
-def _refuse_fixed_batch(source: str, inputs: tuple[End, ...]) -> None:
-    for end in inputs:
+def _in_order(source: str, outputs: dict[str, Any]) -> dict[str, Any]:
+    """Outputs in the model's order, where Keras 2 noted it; `output_10` after `output_9`."""
+    noted = saved_model_file.read_origin(Path(source)).outputs
+    if set(noted) == set(outputs):
+        return {name: outputs[name] for name in noted}
+    return {name: outputs[name] for name in sorted(outputs, key=_number)}
+
+
+def _number(name: str) -> tuple[str, int, str]:
+    text, _, number = name.rpartition("_")
+    return (text, int(number), "") if number.isdecimal() else (name, -1, name)
+
+
+def _refuse_fixed_batch(source: str, inputs: dict[str, End]) -> None:
+    for end in inputs.values():
         if end.fixed_batch and end.shape[0] != 1:
             raise ModelError(
                 f"{source}: the input {end.name!r} takes exactly {end.shape[0]} samples at once",
@@ -79,13 +121,19 @@ def _choose(source: str, signatures: Any, wanted: str | None) -> Any:
     return signatures[wanted]
 
 
-def _ends(specs: dict[str, Any], kind: str) -> tuple[End, ...]:
-    originals = list(specs)
-    readable = [kind if _ANONYMOUS.fullmatch(name) else name for name in originals]
-    return tuple(
-        _end(name, original, specs[original])
-        for name, original in zip(names.sanitise(readable, kind), originals, strict=True)
-    )
+def _ends(specs: dict[str, Any], layers: dict[str, str], kind: str) -> dict[str, End]:
+    """Ends by the signature's name; `layers` has the names of layers for names without meaning."""
+    originals = [layers.get(name, kind) if _ANONYMOUS.fullmatch(name) else name for name in specs]
+    return {
+        key: _end(name, original, specs[key])
+        for key, name, original in zip(
+            specs, names.sanitise(originals, kind), originals, strict=True
+        )
+    }
+
+
+def _known_ends(specs: dict[str, Any], ends: list[list[str]]) -> dict[str, End]:
+    return {name: _end(name, original, specs[name]) for name, original in ends}
 
 
 def _end(name: str, original: str, spec: Any) -> End:

@@ -6,14 +6,23 @@ Run as `python -m packager.loaders.worker`; see `packager.children`.
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from packager.children import serve
-from packager.errors import ConversionError, UsageError
-from packager.loaders import activations, keras3, layer_graph, saved_model
+from packager.errors import ConversionError, UsageError, brief
+from packager.loaders import (
+    activations,
+    keras3,
+    keras_graph,
+    layer_graph,
+    recurrent,
+    saved_model,
+    trace_check,
+)
 from packager.loaders.opened import OpenedModel
 from packager.targets import saved_model as saved_model_target
 from packager.targets import tfjs_graph_writer, tfjs_weights, tflite, warmup
@@ -25,26 +34,44 @@ class Worker:
     def __init__(self) -> None:
         self._opened: OpenedModel | None = None
         self._function: Any = None
+        self._compared = False
 
     def open(
         self,
         source: str,
         format: str,
         saved_by: str,
+        architecture: str = "",
         signature: str | None = None,
         custom_objects: list[str] | None = None,
         allow_unsafe_code: bool = False,
+        ends: dict[str, list[list[str]]] | None = None,
     ) -> dict[str, Any]:
-        """Opens the model and describes its ends."""
+        """Opens the model and describes its ends.
+
+        Args:
+            source: What the user gave, or a file or folder made from it.
+            format: As in `ModelFile`.
+            saved_by: As in `ModelFile`.
+            architecture: As in `ModelFile`.
+            signature: Which signature of a SavedModel.
+            custom_objects: Modules of the user's own classes.
+            allow_unsafe_code: Run code that the file holds.
+            ends: For a SavedModel, `inputs` and `outputs` in the model's order: the signature's
+                name and the model's own name of each.
+        """
         objects = custom_objects or []
         if format == "saved_model":
-            opened = saved_model.open_folder(source, signature)
+            opened = saved_model.open_folder(source, signature, saved_by, ends)
         elif format == "callable":
             opened = keras3.open_callable(source, objects)
+        elif format == "keras_weights":
+            opened = keras3.open_weights(source, architecture, saved_by, objects, allow_unsafe_code)
         else:
             opened = keras3.open_file(source, format, saved_by, objects, allow_unsafe_code)
         self._opened = opened
         self._function = None
+        self._compared = False
         found = activations.of_graph(self._traced())
         return {
             "saved_by": opened.saved_by,
@@ -52,6 +79,7 @@ class Worker:
             "outputs": [
                 {**dataclasses.asdict(end), "activation": found[end.name]} for end in opened.outputs
             ],
+            "left_out": list(opened.left_out),
             "parameters": int(sum(np.prod(v.shape) for v in opened.variables)),
             "tools": _tools(),
         }
@@ -68,11 +96,22 @@ class Worker:
         """Writes the converter's float TFLite file; returns the order of its ends."""
         return tflite.convert(self.opened, Path(path), input_shapes)
 
+    def convert_unrolled(
+        self, path: str, input_shapes: dict[str, list[int]]
+    ) -> dict[str, Any] | None:
+        """As `convert_tflite`, with the steps of recurrent layers one after another.
+
+        Returns:
+            None where the model has no recurrent layers.
+        """
+        with recurrent.unrolled(self.opened.keras_model) as found:
+            return tflite.convert(self.opened, Path(path), input_shapes) if found else None
+
     def write_layer_graph(self, folder: str) -> bool:
         """Writes the model's `LayerGraph`; False where it has none."""
         if self.opened.keras_model is None:
             return False
-        layer_graph.save(keras3.layer_graph(self.opened.keras_model), Path(folder))
+        layer_graph.save(keras_graph.layer_graph(self.opened.keras_model), Path(folder))
         return True
 
     def write_tfjs_graph(
@@ -87,6 +126,21 @@ class Worker:
             rules=tfjs_weights.parse(weights),
         )
         return {"size_bytes": written.files.size_bytes, "fused": written.fused}
+
+    def predict_nudged(self, inputs: str, outputs: str) -> int:
+        """Runs the model on inputs of which each real number is moved to a neighbouring float32.
+
+        What changes is the least that another order of the same additions may change, too.
+        """
+        random = np.random.default_rng(0)
+        with tempfile.TemporaryDirectory() as folder:
+            for end in self.opened.inputs:
+                values = np.load(Path(inputs) / f"{end.name}.npy")
+                if values.dtype.kind == "f":
+                    away = np.where(random.random(values.shape) < 0.5, -np.inf, np.inf)
+                    values = np.nextafter(values, away.astype(values.dtype))
+                np.save(Path(folder) / f"{end.name}.npy", values)
+            return self.predict(folder, outputs)
 
     def predict(self, inputs: str, outputs: str, batch: int = 64) -> int:
         """Runs the model on `<input>.npy` arrays and writes `<output>.npy`; returns the count."""
@@ -125,7 +179,16 @@ class Worker:
             end.name: tf.constant(np.ascontiguousarray(arrays[end.name]), end.dtype)
             for end in self.opened.inputs
         }
-        result = {k: v.numpy() for k, v in self._traced()(**tensors).items()}
+        try:
+            result = {k: v.numpy() for k, v in self._traced()(**tensors).items()}
+        except tf.errors.OpError as error:
+            raise ConversionError(
+                f"the source model fails on the samples: {brief(error)}",
+                hint="give inputs that it takes: --evaluation DATA",
+            ) from error
+        if not self._compared:
+            trace_check.check(self.opened, tensors, result)
+            self._compared = True
         for name, values in result.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ConversionError(
@@ -169,8 +232,10 @@ if __name__ == "__main__":
             "write_saved_model": worker.write_saved_model,
             "write_warmup": worker.write_warmup,
             "convert_tflite": worker.convert_tflite,
+            "convert_unrolled": worker.convert_unrolled,
             "write_layer_graph": worker.write_layer_graph,
             "write_tfjs_graph": worker.write_tfjs_graph,
             "predict": worker.predict,
+            "predict_nudged": worker.predict_nudged,
         }
     )

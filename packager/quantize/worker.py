@@ -21,6 +21,9 @@ from packager.quantize.recipes import RECIPES
 
 SIGNATURE = tflite_file.SIGNATURE.decode()
 
+# Two float graphs of the same sums in another order, as a share of the magnitude.
+_SAME = 1e-4
+
 Calibration = dict[str, dict[str, Any]]
 
 
@@ -84,6 +87,7 @@ def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> d
     result = work.quantize(known, enable_progress_bar=False, enable_progress_report=False)
     Path(target).write_bytes(result.quantized_model)
     quantized = tflite_file.read(Path(target))
+    tflite_file.settle_unused_outputs(quantized)
     tflite_file.raise_versions(quantized)
     tflite_file.write(quantized, Path(target))
     return _checked(quantized, mode)
@@ -94,6 +98,34 @@ def embed_card(path: str, card: dict[str, Any]) -> None:
     model = tflite_file.read(Path(path))
     tflite_file.embed_card(model, card)
     tflite_file.write(model, Path(path))
+
+
+def compare(model: str, other: str, samples: str) -> None:
+    """Runs two float files on the samples.
+
+    Raises:
+        UnsupportedError: An output differs by more than 1e-4 of its magnitude.
+    """
+    for sample in _samples(Path(samples)):
+        theirs, ours = (_run(path, sample) for path in (model, other))
+        for name, value in theirs.items():
+            largest = float(np.abs(value).max(initial=0.0))
+            difference = float(np.abs(value - ours[name]).max(initial=0.0))
+            if not difference <= _SAME * largest:
+                raise UnsupportedError(
+                    f"unrolled, the recurrent layers give another output {name!r}: off by"
+                    f" {difference:.2g}, magnitude {largest:.2g}",
+                    hint="use tflite/dynamic_int8 or tflite/float16, which keep the loop",
+                )
+
+
+def _run(path: str, sample: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    found: dict[str, np.ndarray[Any, Any]] = Interpreter(path).get_signature_runner(SIGNATURE)(
+        **sample
+    )
+    return found
 
 
 def _refuse_loops(model: Any) -> None:
@@ -181,6 +213,7 @@ if __name__ == "__main__":
     serve(
         {
             "complete": complete,
+            "compare": compare,
             "calibrate": calibrate,
             "quantize": quantize,
             "embed_card": embed_card,

@@ -22,7 +22,11 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 def show_plan(config: Config, reporter: Reporter) -> None:
     """Prints what a build would do, after checking what can be checked without TensorFlow."""
-    found = identify(config.model.source, allow_unsafe_code=config.model.allow_unsafe_code)
+    found = identify(
+        config.model.source,
+        architecture=config.model.architecture,
+        allow_unsafe_code=config.model.allow_unsafe_code,
+    )
     selection = select(config.targets, calibrated=config.calibration is not None)
     name = config.name or found.name
     lines = [

@@ -7,7 +7,7 @@ functions, where TensorFlow itself writes names of outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,27 @@ class Graph:
     def add_constant(self, name: str, value: Array) -> Ref:
         """Adds a constant and returns the reference to it."""
         return self.add(Node(name, "Const", value=value, shapes=(value.shape,))).name, 0
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Renames nodes; a name that is taken gets a number."""
+        taken = {name for name in self.nodes if name not in names}
+        chosen: dict[str, str] = {}
+        for old, wanted in names.items():
+            fresh, number = wanted, 0
+            while fresh in taken:
+                number += 1
+                fresh = f"{wanted}_{number}"
+            taken.add(fresh)
+            chosen[old] = fresh
+        for node in self.nodes.values():
+            node.name = chosen.get(node.name, node.name)
+            node.inputs = [(chosen.get(name, name), number) for name, number in node.inputs]
+        self.nodes = {node.name: node for node in self.nodes.values()}
+        self.inputs = [chosen.get(name, name) for name in self.inputs]
+        self.outputs = {
+            output: (chosen.get(name, name), number)
+            for output, (name, number) in self.outputs.items()
+        }
 
     def constant(self, ref: Ref) -> Array | None:
         """The value behind a reference, if it is a constant."""

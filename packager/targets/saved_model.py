@@ -72,7 +72,11 @@ def _has_resources(function: Any, opened: OpenedModel) -> bool:
 
     known = {id(v.handle) for v in opened.variables if hasattr(v, "handle")}
     captured = [outer for outer, _ in function.graph.captures if outer.dtype == tf.resource]
-    return any(id(outer) not in known for outer in captured)
+    if any(id(outer) not in known for outer in captured):
+        return True
+    # TensorFlow 1 has its tables inside the graph, and initializers outside.
+    inside = function.graph.as_graph_def().library.function
+    return any("Table" in node.op for called in inside for node in called.node_def)
 
 
 def ask(job: Job) -> Pending:

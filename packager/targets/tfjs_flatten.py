@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from packager.errors import ConversionError, UnsupportedError
-from packager.loaders.layer_graph import Layer, LayerGraph, TensorRef
+from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -27,14 +27,14 @@ class FlatLayer:
         layer: The layer; its own `calls` no longer count.
         calls: The inputs of each call, as references to flat layers. A reference to another than a
             layer's first output is kept; whether there is such an output is not known here.
-        arguments: The other arguments of each call.
+        originals: Each call as the model describes it; its `inputs` no longer count.
     """
 
     name: str
     path: str
     layer: Layer
     calls: list[tuple[TensorRef, ...]] = field(default_factory=list)
-    arguments: list[dict[str, object]] = field(default_factory=list)
+    originals: list[Call] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Flattener:
             return self.inline(layer.graph, f"{path}/", inputs)
         flat = self._flat(layer, path)
         flat.calls.append(tuple(inputs))
-        flat.arguments.append(layer.calls[k].arguments)
+        flat.originals.append(layer.calls[k])
         made = TensorRef(flat.name, len(flat.calls) - 1, 0)
         self.order.append(made)
         return [made]

@@ -79,12 +79,35 @@ def freeze(opened: OpenedModel, function: Any) -> Frozen:
     outputs = {end.name: made[end.name] for end in opened.outputs}
     optimized = _optimize(frozen.graph, [ref[0] for ref in outputs.values()])
     graph = from_graph_def(optimized, inputs, outputs)
+    _name_weights(graph, _variables(opened, function))
     tables = tuple(
         _table(graph, name, captured[name])
         for name in placeholders
         if name in captured and name in graph.nodes
     )
     return Frozen(graph, tables)
+
+
+def _variables(opened: OpenedModel, function: Any) -> dict[str, str]:
+    """Names of the model's variables by what stands for them in the function."""
+    handles = {id(v.handle): v for v in opened.variables if hasattr(v, "handle")}
+    found = {}
+    for outer, inner in function.graph.captures:
+        variable = handles.get(id(outer))
+        if variable is not None:
+            name = str(getattr(variable, "path", variable.name)).partition(":")[0]
+            found[parse(inner.name)[0]] = name
+    return found
+
+
+def _name_weights(graph: Graph, variables: dict[str, str]) -> None:
+    """Names constants after the variables that they were, as far as they are still there."""
+    names = {}
+    for placeholder, variable in variables.items():
+        for name in (placeholder, placeholder.removesuffix("/resource")):
+            if name in graph.nodes and graph.nodes[name].op == "Const":
+                names[name] = variable
+    graph.rename(names)
 
 
 def _optimize(graph: Any, fetched: Sequence[str]) -> Any:

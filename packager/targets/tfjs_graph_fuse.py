@@ -59,7 +59,8 @@ def _spatial_padding(body: Graph, pad: Node) -> list[int] | None:
 class _Chain:
     """What follows a convolution or a product, each step the only use of the one before.
 
-    `scale` and `offset` have one entry per output channel.
+    `scale` and `offset` have one entry per output channel; `constants` are the names of what they
+    were made of.
     """
 
     scale: Array
@@ -67,6 +68,7 @@ class _Chain:
     last: Node
     between: list[Node] = field(default_factory=list)
     activation: Node | None = None
+    constants: set[str] = field(default_factory=set)
 
 
 def fuse(graph: Graph) -> None:
@@ -94,6 +96,7 @@ def _fuse_node(body: Graph, node: Node) -> None:
         return
     channels = _channels(node, weights)
     chain = _follow(body, node, channels)
+    chain.constants.add(node.inputs[1][0])
     if chain.last is node:
         return
     # In double precision, and rounded once.
@@ -101,14 +104,23 @@ def _fuse_node(body: Graph, node: Node) -> None:
     bias = chain.offset.astype(np.float32)
     if not (np.isfinite(folded).all() and np.isfinite(bias).all()):
         return
+    weight = node.inputs[1][0]
     if (chain.scale != 1.0).any():
-        node.inputs[1] = body.add_constant(f"{node.name}/folded", folded)
+        node.inputs[1] = _replace(body, chain, weight, folded)
     has_bias = bool(bias.any())
     if has_bias:
-        node.inputs.append(body.add_constant(f"{node.name}/bias", bias))
+        name = f"{weight.rpartition('/')[0] or node.name}/bias"
+        node.inputs.append(_replace(body, chain, name, bias))
     if has_bias or chain.activation is not None:
         _make_fused(node, chain.activation, has_bias=has_bias)
     _reconnect(body, node, chain)
+
+
+def _replace(body: Graph, chain: _Chain, name: str, value: Array) -> Ref:
+    """Adds a constant, under the name of one that only the chain has used."""
+    if name in chain.constants and body.uses()[(name, 0)] == 1:
+        del body.nodes[name]
+    return body.add_constant(name, value)
 
 
 def _channels(node: Node, weights: Array) -> int:
@@ -143,6 +155,8 @@ def _follow(body: Graph, node: Node, channels: int) -> _Chain:
             return chain
         elif not _apply(body, step, ref, chain):
             return chain
+        else:
+            chain.constants |= {r[0] for r in step.inputs if r != ref}
         chain.last = step
 
 

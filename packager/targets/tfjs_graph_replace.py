@@ -241,19 +241,63 @@ def _einsum(build: _Builder, node: Node) -> Ref | None:
     if any(len(set(term)) < len(term) for term in (left, right, result)):
         return None
     batch = [x for x in left if x in right and x in result]
-    groups = (
-        [x for x in left if x not in right],
-        [x for x in left if x in right and x not in result],
-        [x for x in right if x not in left],
-    )
-    rows, summed, columns = groups
-    if any(len(group) != 1 for group in groups) or not {*rows, *columns} <= set(result):
+    rows = [x for x in left if x not in right]
+    summed = [x for x in left if x in right and x not in result]
+    columns = [x for x in right if x not in left]
+    if not {*rows, *columns} <= set(result):
         return None
-    kind = _type(node)
-    one = _transposed(build, node.inputs[0], left, [*batch, *rows, *summed], kind)
-    two = _transposed(build, node.inputs[1], right, [*batch, *summed, *columns], kind)
-    product = build.add("BatchMatMulV2", one, two, type_T=kind)
-    return _transposed(build, product, [*batch, *rows, *columns], list(result), kind)
+    product = _Product(build, node, _sizes(build, node, (left, right)))
+    one = product.side(node.inputs[0], left, batch, rows, summed)
+    two = product.side(node.inputs[1], right, batch, summed, columns)
+    if one is None or two is None:
+        return None
+    made = build.add("BatchMatMulV2", one, two, type_T=_type(node))
+    whole = product.shaped(made, batch, rows, columns, apart=True)
+    return whole and _transposed(build, whole, [*batch, *rows, *columns], list(result), _type(node))
+
+
+def _sizes(build: _Builder, node: Node, terms: Sequence[str]) -> dict[str, int | None]:
+    """The size of each letter's axis, as far as it is known."""
+    found: dict[str, int | None] = {}
+    for ref, term in zip(node.inputs, terms, strict=True):
+        shape = build.body.shape(ref) or (None,) * len(term)
+        for letter, size in zip(term, shape, strict=True):
+            found[letter] = size if size is not None else found.get(letter)
+    return found
+
+
+class _Product:
+    """Brings the sides of an `Einsum` into the form `[*batch, rows, columns]`, and back."""
+
+    def __init__(self, build: _Builder, node: Node, sizes: dict[str, int | None]) -> None:
+        self.build = build
+        self.kind = _type(node)
+        self.sizes = sizes
+
+    def side(
+        self, ref: Ref, term: str, batch: list[str], first: list[str], second: list[str]
+    ) -> Ref | None:
+        """One side; None when sizes are missing."""
+        ordered = _transposed(self.build, ref, term, [*batch, *first, *second], self.kind)
+        return self.shaped(ordered, batch, first, second, apart=False)
+
+    def shaped(
+        self, ref: Ref, batch: list[str], first: list[str], second: list[str], *, apart: bool
+    ) -> Ref | None:
+        """Joins the axes of each group to one, or takes them apart again."""
+        if len(first) == len(second) == 1:
+            return ref
+        groups = [[x] for x in (*first, *second)] if apart else [first, second]
+        shape = [self._size([x]) for x in batch] + [self._size(group) for group in groups]
+        if shape.count(-1) > 1 or 0 in shape:
+            return None
+        wanted = self.build.constant(np.array(shape, np.int32))
+        return self.build.add("Reshape", ref, wanted, type_T=self.kind, type_Tshape=INT32)
+
+    def _size(self, letters: list[str]) -> int:
+        sizes = [self.sizes[x] for x in letters]
+        known = [size for size in sizes if size is not None]
+        return int(np.prod(known)) if len(known) == len(sizes) else -1
 
 
 def _transposed(

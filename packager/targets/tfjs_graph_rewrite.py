@@ -64,21 +64,12 @@ def name_ends(graph: Graph, inputs: list[str]) -> None:
         inputs: The names of its inputs, in order.
     """
     wanted = {*inputs, *graph.outputs}
-    names: dict[str, str] = dict(zip(graph.inputs, inputs, strict=True))
-    for name in graph.nodes:
-        if name in wanted and name not in names:
-            fresh, number = f"{name}_inner", 0
-            while fresh in graph.nodes or fresh in wanted or fresh in names.values():
-                number += 1
-                fresh = f"{name}_inner_{number}"
-            names[name] = fresh
-    for node in graph.nodes.values():
-        node.name = names.get(node.name, node.name)
-        node.inputs = [(names.get(r[0], r[0]), r[1]) for r in node.inputs]
-    graph.nodes = {node.name: node for node in graph.nodes.values()}
-    graph.inputs = list(inputs)
+    given = dict(zip(graph.inputs, inputs, strict=True))
+    inner = {name: f"{name}_inner" for name in graph.nodes if name in wanted and name not in given}
+    graph.rename(inner)
+    graph.rename(given)
     for output, (name, number) in graph.outputs.items():
         # An output may bear an input's name.
         own = output if output not in graph.nodes else f"{output}_output"
-        end = graph.add(Node(own, "Identity", [(names.get(name, name), number)]))
+        end = graph.add(Node(own, "Identity", [(name, number)]))
         graph.outputs[output] = (end.name, 0)

@@ -23,8 +23,6 @@ from packager.targets.tfjs_shapes import Shape
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
 _POLICIES = (*_FLOATS, "mixed_float16", "mixed_bfloat16")
-# Where `x + 2` and `2 + x` are the same; the description keeps no order of constants.
-_SCALAR_OPERATORS = ("Add", "Multiply")
 
 
 def chain_of(item: FlatLayer, shapes: Sequence[Shape] | None) -> Chain:
@@ -52,7 +50,7 @@ def chain_of(item: FlatLayer, shapes: Sequence[Shape] | None) -> Chain:
         return _operator(layer, arguments, shapes)
     _check_module(layer)
     if arguments:
-        raise Refused(f"TF.js takes no {', '.join(sorted(arguments))} when it calls a layer")
+        raise Refused(f"TF.js takes no {', '.join(map(str, arguments))} when it calls a layer")
     rule = LAYER_RULES.get(layer.class_name)
     if rule is None:
         raise Refused(f"TF.js has no layer that computes exactly what {layer.class_name} does")
@@ -67,11 +65,12 @@ def _is_operator(layer: Layer) -> bool:
     return layer.module.startswith(("keras.ops", "keras.src.ops"))
 
 
-def _operator(layer: Layer, arguments: dict[str, Any], shapes: Sequence[Shape] | None) -> Chain:
-    scalar = _scalar(arguments)
-    if scalar is not None and layer.class_name in _SCALAR_OPERATORS:
-        is_sum = layer.class_name == "Add"
-        return (rescaling(1.0, scalar) if is_sum else rescaling(scalar, 0.0),)
+def _operator(
+    layer: Layer, arguments: dict[str | int, Any], shapes: Sequence[Shape] | None
+) -> Chain:
+    scalar = _scalar(layer.class_name, arguments)
+    if scalar is not None:
+        return (scalar,)
     rule = OPERATOR_RULES.get(layer.class_name)
     if rule is None or arguments:
         raise Refused(
@@ -81,11 +80,24 @@ def _operator(layer: Layer, arguments: dict[str, Any], shapes: Sequence[Shape] |
     return () if shapes is None else rule(layer, shapes)
 
 
-def _scalar(arguments: dict[str, Any]) -> float | None:
-    values = arguments.get("*args", [])
-    if set(arguments) == {"*args"} and len(values) == 1 and isinstance(values[0], (int, float)):
-        return float(values[0])
-    return None
+def _scalar(operator: str, arguments: dict[str | int, Any]) -> Stock | None:
+    """Says arithmetic of a tensor and a number as a Rescaling."""
+    if len(arguments) != 1 or set(arguments) > {0, 1}:
+        return None
+    ((place, value),) = arguments.items()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    known: dict[tuple[str, str | int], tuple[float, float]] = {
+        ("Add", 0): (1.0, value),
+        ("Add", 1): (1.0, value),
+        ("Multiply", 0): (value, 0.0),
+        ("Multiply", 1): (value, 0.0),
+        ("Subtract", 0): (-1.0, value),
+        ("Subtract", 1): (1.0, -value),
+        **({("TrueDivide", 1): (1.0 / value, 0.0)} if value else {}),
+    }
+    found = known.get((operator, place))
+    return None if found is None else rescaling(float(found[0]), float(found[1]))
 
 
 def _input(layer: Layer) -> Stock:
@@ -116,24 +128,24 @@ def _check_module(layer: Layer) -> None:
         )
 
 
-def _arguments(item: FlatLayer) -> dict[str, Any]:
-    """The arguments that change what a call computes at inference.
+def _arguments(item: FlatLayer) -> dict[str | int, Any]:
+    """The arguments that change what a call computes at inference, by name or position.
 
     `training` is none of them: a model called for inference overrides what its layers were
     called with.
     """
+    found: dict[str | int, Any] = {}
+    for call in item.originals:
+        found |= dict(enumerate(call.args)) | call.kwargs
     return {
-        key: value
-        for arguments in item.arguments
-        for key, value in arguments.items()
-        if key != "training" and _is_given(value)
+        key: value for key, value in found.items() if key != "training" and not _has_tensor(value)
     }
 
 
-def _is_given(value: object) -> bool:
+def _has_tensor(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(_is_given(element) for element in value)
-    return value is not None
+        return any(_has_tensor(item) for item in value)
+    return value is None or (isinstance(value, dict) and set(value) == {"tensor"})
 
 
 def _converted(weights: Weights) -> Weights:

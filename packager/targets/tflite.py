@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
 from packager.console import human_size
 from packager.errors import UnsupportedError, brief
+from packager.loaders import graph
 from packager.loaders.opened import End, OpenedModel
 from packager.targets import Target, saved_model
 
@@ -21,6 +22,7 @@ RANGES = "calibration.json"
 _FLEX_OP = re.compile(r"'tf\.([A-Za-z0-9]+)' op is neither|Flex ops: Flex(\w+)")
 # TFLite's kernels compute in float32 and in integers.
 _NO_KERNELS = ("float16", "bfloat16", "float64", "complex64", "complex128")
+_RESHAPING = ("Identity", "Reshape", "ExpandDims", "Squeeze", "PlaceholderWithDefault")
 _LOCATION = re.compile(r'loc\((?:fused\[)?"?([^"\]]+)"')
 
 
@@ -101,12 +103,28 @@ def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]])
 
 def _refuse_dtypes(opened: OpenedModel) -> None:
     for end in (*opened.inputs, *opened.outputs):
+        if end.dtype == "string":
+            ops = _operators_on(opened, end)
+            raise UnsupportedError(
+                f"the input {end.name!r} is text; TFLite has no builtin form of the TensorFlow"
+                f" operators that read it: {', '.join(ops)}",
+                hint="export a signature that starts after the text has become numbers; the"
+                " SavedModel keeps it all",
+            )
         if end.dtype in _NO_KERNELS:
             raise UnsupportedError(
                 f"the tensor {end.name!r} is {end.dtype}; TFLite computes in float32",
                 hint="build the model with keras.config.set_dtype_policy('float32') and load the"
                 " weights into it",
             )
+
+
+def _operators_on(opened: OpenedModel, end: End) -> list[str]:
+    """Types of the TensorFlow operators that read an input, those that only reshape it aside."""
+    shapes = {e.name: saved_model.free_batch(e) for e in opened.inputs}
+    function = saved_model.concrete_function(opened, shapes)
+    tensor = function.graph.get_tensor_by_name(f"{end.name}:0")
+    return sorted(graph.readers(tensor, function.graph, _RESHAPING))
 
 
 def _explain(error: Exception) -> UnsupportedError:
@@ -122,14 +140,24 @@ def _explain(error: Exception) -> UnsupportedError:
     return UnsupportedError(f"TensorFlow's TFLite converter failed: {brief(error)}")
 
 
-def ask(job: Job) -> Pending:
-    """Asks for the converter's float file."""
-    return job.source.submit(
+def ask(job: Job) -> tuple[Pending, Pending | None]:
+    """Asks for the converter's float file, and for one without loops where integers are wanted."""
+    shapes = job.config.model.input_shape
+    base = job.source.submit(
         "convert_tflite",
         "converting tflite/float32",
         path=job.work / "converter.tflite",
-        input_shapes=job.config.model.input_shape,
+        input_shapes=shapes,
     )
+    if not any(target.calibrated for target in job.selection.of(__name__)):
+        return base, None
+    unrolled = job.source.submit(
+        "convert_unrolled",
+        "unrolling the recurrent layers",
+        path=job.work / "unrolled-converter.tflite",
+        input_shapes=shapes,
+    )
+    return base, unrolled
 
 
 def files(job: Job, target: Target) -> list[Path]:
@@ -137,24 +165,49 @@ def files(job: Job, target: Target) -> list[Path]:
     return [job.folder / "tflite" / f"{job.manifest.name}.{target.mode}.tflite"]
 
 
-def make(job: Job, pending: Pending) -> None:
+def make(job: Job, pending: tuple[Pending, Pending | None]) -> None:
     """Makes the float file complete, calibrates once, and quantizes every variant from it."""
     targets = job.selection.of(__name__)
     base = job.work / "float32.tflite"
     described: dict[str, Any] = {}
     with job.making(targets, "convert to TFLite") as detail:
-        described = job.litert.call(
-            "complete",
-            "completing tflite/float32",
-            source=job.work / "converter.tflite",
-            target=base,
-            **pending.result(),
-        )
+        described = _complete(job, job.work / "converter.tflite", base, pending[0].result())
         detail.append(human_size(base.stat().st_size))
-    _calibrate(job, [t for t in targets if t.calibrated and not job.lost(t)], base)
+    integer = [t for t in targets if t.calibrated and not job.lost(t)]
+    integer_base = _unroll(job, integer, base, pending[1])
+    _calibrate(job, [t for t in integer if not job.lost(t)], integer_base)
     for target in targets:
         if not job.lost(target):
-            _make_variant(job, target, base, described)
+            model = integer_base if target.calibrated else base
+            _make_variant(job, target, model, described)
+
+
+def _complete(job: Job, source: Path, target: Path, ends: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = job.litert.call(
+        "complete", f"completing {target.name}", source=source, target=target, **ends
+    )
+    return found
+
+
+def _unroll(job: Job, targets: Sequence[Target], base: Path, pending: Pending | None) -> Path:
+    """The file that integers are made from: one without loops where the model is recurrent."""
+    if pending is None or not targets or job.data is None:
+        return base
+    unrolled = job.work / "unrolled.tflite"
+    with job.making(targets, "unroll the recurrent layers") as detail:
+        ends = pending.result()
+        if ends is None:
+            return base
+        _complete(job, job.work / "unrolled-converter.tflite", unrolled, ends)
+        job.litert.call(
+            "compare",
+            "comparing the unrolled file with the one with loops",
+            model=base,
+            other=unrolled,
+            samples=job.data.golden_inputs,
+        )
+        detail.append(human_size(unrolled.stat().st_size))
+    return unrolled
 
 
 def _calibrate(job: Job, targets: Sequence[Target], base: Path) -> None:

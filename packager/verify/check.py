@@ -28,9 +28,13 @@ PARALLEL = 2
 
 @dataclass(frozen=True)
 class SourceOutputs:
-    """Folders of the source model's outputs, `<output name>.npy`, `[N, ...]`."""
+    """Folders of the source model's outputs, `<output name>.npy`, `[N, ...]`.
+
+    `nudged` are those on the golden inputs with each real number moved to a neighbouring float32.
+    """
 
     golden: Path
+    nudged: Path
     evaluation: Path | None
 
 
@@ -75,9 +79,15 @@ def verify_artifacts(
     unfinished = {k: v for k, v in bundle.to_json(manifest).items() if k != "files"}
     bundle.write_json(unfinished, folder / bundle.MANIFEST)
     golden.write(folder, data.golden, outputs, {}, {}, is_synthetic=data.synthetic)
-    job = _Verification(manifest, folder, work, source, data, outputs, ranges)
+    rounding = {
+        name: metrics.largest_difference(array, np.load(source.nudged / f"{name}.npy"))
+        for name, array in outputs.items()
+    }
+    job = _Verification(manifest, folder, work, source, data, outputs, ranges, rounding)
     recorded, skipped, failures = job.run_all(reporter)
-    tolerances = {a.id: golden.tolerances(a, manifest.outputs, ranges) for a in manifest.artifacts}
+    tolerances = {
+        a.id: golden.tolerances(a, manifest.outputs, ranges, rounding) for a in manifest.artifacts
+    }
     golden.write(folder, data.golden, outputs, recorded, tolerances, is_synthetic=data.synthetic)
     with reporter.stage("compare and gate"):
         artifacts = tuple(job.judge(a, recorded, skipped, failures) for a in manifest.artifacts)
@@ -88,7 +98,8 @@ def verify_artifacts(
 class _Verification:
     """One bundle's verification; `outputs` are the source model's on the golden samples.
 
-    `ranges` holds the range of each output, of the evaluation samples if there are any.
+    `ranges` holds the range of each output, of the evaluation samples if there are any;
+    `rounding` how much each moves when the inputs are nudged.
     """
 
     manifest: Manifest
@@ -98,6 +109,7 @@ class _Verification:
     data: Samples
     outputs: dict[str, Array]
     ranges: dict[str, float]
+    rounding: dict[str, float]
 
     def run_all(
         self, reporter: Reporter
@@ -199,6 +211,7 @@ class _Verification:
             found,
             self.manifest.gates,
             synthetic=self.data.synthetic,
+            rounding=max(self.rounding[name] / self.ranges[name] for name in self.ranges),
         )
         return replace(artifact, metrics=found, gate=gate)
 

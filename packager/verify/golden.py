@@ -11,6 +11,7 @@ import numpy as np
 
 from packager.bundle import GOLDEN, Artifact, InputSpec, OutputSpec, write_json
 from packager.errors import PackagerError
+from packager.verify.gates import ROUNDING_FACTOR
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +33,7 @@ class Sample:
     label: int | None = None
 
 
+_WORDS = np.array(["a", "the", "yes", "no", "good", "red", "large", "hello world"])
 # Length of a free axis in random samples; short enough for any model, long enough for its layers.
 FREE_AXIS = 32
 
@@ -62,7 +64,7 @@ def synthetic(
 ) -> Array:
     """Random inputs: pixels `uint8[count, h, w, c]` for an image, else values of the dtype.
 
-    Floats are standard normal; integers are 0 or 1, which every vocabulary has.
+    Floats are standard normal; integers are 0 or 1, which every vocabulary has; texts are words.
 
     Args:
         spec: The input.
@@ -77,6 +79,8 @@ def synthetic(
         pixels = (count, spec.image.height, spec.image.width, channels)
         return generator.integers(0, 256, pixels, dtype=np.uint8)
     size: tuple[int, ...] = (count, *(n if n is not None else FREE_AXIS for n in shape[1:]))
+    if spec.dtype == "string":
+        return generator.choice(_WORDS, size)
     if np.dtype(spec.dtype).kind == "f":
         return generator.standard_normal(size).astype(spec.dtype)
     return generator.integers(0, 2, size).astype(spec.dtype)
@@ -101,12 +105,16 @@ def write_raw(bundle: Path, sample_id: str, name: str, raw: Array, *, is_pixels:
         squeezed = raw[..., 0] if raw.ndim == 3 and raw.shape[-1] == 1 else raw
         Image.fromarray(squeezed).save(bundle / path, optimize=False)
     else:
-        np.save(bundle / path, raw)
+        # Texts are stored no wider than needed.
+        np.save(bundle / path, np.array(raw.tolist()) if raw.dtype.kind == "S" else raw)
     return path
 
 
 def tolerances(
-    artifact: Artifact, outputs: Sequence[OutputSpec], spread: dict[str, float]
+    artifact: Artifact,
+    outputs: Sequence[OutputSpec],
+    spread: Mapping[str, float],
+    rounding: Mapping[str, float],
 ) -> dict[str, float]:
     """Largest allowed difference of an artifact's outputs on another machine, by output.
 
@@ -114,6 +122,7 @@ def tolerances(
         artifact: The artifact.
         outputs: The model's outputs.
         spread: The `metrics.output_range` of each output of the source model.
+        rounding: How much each output moves when the inputs move to neighbouring floats.
     """
     steps = {end.name: end.scale for end in artifact.io if end.role == "output"}
     mode = artifact.quantization.mode if artifact.quantization else "float32"
@@ -126,7 +135,7 @@ def tolerances(
             found[spec.name] = spread[spec.name] / 255 * 1.001
         else:
             share = _FLOAT_TOLERANCE.get(mode, _DEFAULT_FLOAT_TOLERANCE)
-            found[spec.name] = spread[spec.name] * share
+            found[spec.name] = max(spread[spec.name] * share, ROUNDING_FACTOR * rounding[spec.name])
     return found
 
 

@@ -51,6 +51,11 @@ def output_range(outputs: Array) -> float:
     return max(high - low, _SMALLEST_SHARE * max(abs(low), abs(high))) or 1.0
 
 
+def largest_difference(theirs: Array, ours: Array) -> float:
+    """The largest difference of two arrays `[N, ...]`, in their units."""
+    return _difference(theirs, ours).largest
+
+
 def measure(
     task: Task,
     source: Path,

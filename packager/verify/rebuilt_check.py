@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from packager.bundle import Manifest
 from packager.children import Child
-from packager.config import Model
 from packager.console import Reporter
 from packager.errors import ConversionError
 
@@ -19,13 +18,16 @@ MAX_DIFF = 1e-5
 MAX_DIFF_MIXED = 1e-2
 
 
-def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter: Reporter) -> str:
+def check(
+    file: str, opened: dict[str, Any], source: Child, old: Child, work: Path, reporter: Reporter
+) -> str:
     """Runs both on the same seeded inputs and compares every output.
 
     Args:
-        model: What to package; its source is the Keras 2 file.
-        manifest: Names the inputs and outputs.
+        file: The Keras 2 file, for messages.
+        opened: Describes the rebuilt model's ends.
         source: The TensorFlow child, with the rebuilt model open.
+        old: The tf-keras child, with the file open.
         work: A scratch folder.
         reporter: For the warning that there is nothing to compare.
 
@@ -38,16 +40,14 @@ def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter:
     reference, rebuilt = work / "tf-keras", work / "rebuilt"
     reference.mkdir()
     rebuilt.mkdir()
-    with Child("packager.loaders.tf_keras_check", verbose=reporter.verbose, temporary=work) as old:
-        found = old.call(
-            "run",
-            "running the Keras 2 file in tf-keras",
-            source=model.source,
-            inputs=[spec.name for spec in manifest.inputs],
-            outputs=[spec.name for spec in manifest.outputs],
-            folder=reference,
-            custom_objects=list(model.custom_objects),
-        )
+    inputs, outputs = ([end["name"] for end in opened[kind]] for kind in ("inputs", "outputs"))
+    found = old.call(
+        "run",
+        "running the Keras 2 model in tf-keras",
+        inputs=inputs,
+        outputs=outputs,
+        folder=reference,
+    )
     if not found["samples"]:
         reporter.warn(
             "the rebuilt model was not compared with tf-keras: its outputs on random inputs are not"
@@ -59,13 +59,13 @@ def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter:
     )
     limit = MAX_DIFF_MIXED if found["mixed"] else MAX_DIFF
     worst = 0.0
-    for spec in manifest.outputs:
-        theirs = np.load(reference / "outputs" / f"{spec.name}.npy")
-        ours = np.load(rebuilt / f"{spec.name}.npy")
+    for name in outputs:
+        theirs = np.load(reference / "outputs" / f"{name}.npy")
+        ours = np.load(rebuilt / f"{name}.npy")
         share = _difference(theirs, ours)
         if not share <= limit:
             raise ConversionError(
-                f"{model.source}: the output {spec.name!r} of the model rebuilt for Keras 3 differs"
+                f"{file}: the output {name!r} of the model rebuilt for Keras 3 differs"
                 f" from tf-keras' by {share:.2g} of its largest magnitude (limit {limit:g})",
                 hint="export it with the Keras that saved it, model.export('saved_model'), and give"
                 " that folder; please report the file's layers",
@@ -73,7 +73,7 @@ def check(model: Model, manifest: Manifest, source: Child, work: Path, reporter:
         worst = max(worst, share)
         if len(theirs) > 1 and (theirs == theirs[:1]).all():
             reporter.warn(
-                f"the output {spec.name!r} is the same for all random inputs, so comparing it with"
+                f"the output {name!r} is the same for all random inputs, so comparing it with"
                 " tf-keras says little; evaluation data measures it"
             )
     return f"{found['samples']} samples, largest difference {worst:.1g} of the magnitude"

@@ -71,10 +71,6 @@ def test_a_flipped_byte_in_an_archive(models, tmp_path):
     refused(tmp_path / "cnn.keras", "damaged")
 
 
-def test_weights_only(models):
-    refused(models / "only.weights.h5", "holds weights only", "no model_config")
-
-
 def test_a_lambda_layer_is_named(models):
     refused(models / "lambda.keras", "'tripled'", "Lambda", "--allow-unsafe-code")
     found = identify(str(models / "lambda.keras"), allow_unsafe_code=True)
@@ -98,14 +94,79 @@ def test_a_tflite_file_is_an_artifact(tmp_path):
     refused(tmp_path / "a.keras", "TFLite")
 
 
-def test_keras_2_is_refused_with_its_version(models, tmp_path):
+def test_an_archive_of_keras_2_is_told_from_one_of_keras_3(models, tmp_path):
     with zipfile.ZipFile(models / "cnn.keras") as source:
         members = {name: source.read(name) for name in source.namelist()}
     members["metadata.json"] = json.dumps({"keras_version": "2.15.0"}).encode()
     with zipfile.ZipFile(tmp_path / "old.keras", "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
-    refused(tmp_path / "old.keras", "keras 2.15.0")
+    found = identify(str(tmp_path / "old.keras"))
+    assert (found.format, found.saved_by) == ("keras2_archive", "keras 2.15.0")
+    assert found.is_keras2
+
+
+def test_weights_need_an_architecture(models, tmp_path):
+    weights = models / "only.weights.h5"
+    refused(weights, "holds weights only", "--architecture")
+    (tmp_path / "a.json").write_text('{"class_name": "Sequential", "config": {}}')
+    found = identify(str(weights), architecture=str(tmp_path / "a.json"))
+    assert (found.format, found.architecture) == ("keras_weights", str(tmp_path / "a.json"))
+    by_function = identify(str(weights), architecture="package.module:function")
+    assert by_function.saved_by == "keras 3 (not recorded)"
+    assert by_function.sha256 != found.sha256
+    for name, content in (("b.json", "{}"), ("c.json", "no json")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ModelError, match="neither the JSON of a Keras model"):
+            identify(str(weights), architecture=str(tmp_path / name))
+    refused(tmp_path / "a.json", "without its weights", "--architecture")
+    with pytest.raises(ModelError, match="holds a whole model"):
+        identify(str(models / "cnn.keras"), architecture="package.module:function")
+
+
+def test_code_in_an_architecture_is_named(models, tmp_path):
+    layer = {"class_name": "Lambda", "config": {"name": "double", "function": "4wEA"}}
+    described = {"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}
+    (tmp_path / "a.json").write_text(json.dumps(described))
+    with pytest.raises(ModelError, match="'double' is a Lambda"):
+        identify(str(models / "only.weights.h5"), architecture=str(tmp_path / "a.json"))
+
+
+def test_parts_in_other_files_are_refused(models, tmp_path):
+    import h5py
+
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as file:
+        file["data"] = [1.0, 2.0]
+    for kind in ("link", "storage", "virtual"):
+        path = tmp_path / f"{kind}.h5"
+        path.write_bytes((models / "renamed_h5.model").read_bytes())
+        with h5py.File(path, "r+") as file:
+            group = file["model_weights"].create_group("deep")
+            if kind == "link":
+                group["w"] = h5py.ExternalLink(str(secret), "/data")
+            elif kind == "storage":
+                group.create_dataset("w", (2,), "f4", external=[(str(secret), 0, 8)])
+            else:
+                layout = h5py.VirtualLayout((2,), "f8")
+                layout[:] = h5py.VirtualSource(secret, "data", (2,))
+                group.create_virtual_dataset("w", layout)
+        refused(path, "/model_weights/deep/w lies in another file")
+
+
+def test_a_saved_model_tells_who_wrote_it(models, shared):
+    assert identify(str(models / "exported")).saved_by.startswith("tensorflow 2.")
+    old = identify(str(shared / "models/basic_pitch/nmp_saved_model"))
+    assert old.saved_by == "keras 2.4.0, tensorflow 2.4.1"
+    first = shared / "tfserving/models/saved_model_half_plus_three/00000123"
+    assert identify(str(first)).saved_by == "tensorflow 1.0.0-rc2"
+
+
+@pytest.mark.parametrize("share", [0.2, 0.7])
+def test_a_cut_saved_model(models, tmp_path, share):
+    content = (models / "exported" / "saved_model.pb").read_bytes()
+    (tmp_path / "saved_model.pb").write_bytes(content[: int(len(content) * share)])
+    refused(tmp_path, "saved_model.pb is damaged")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def merges() -> Iterator[Case]:
     yield Case("dot_normalized", lambda: merged(k.Dot(axes=(1, 1), normalize=True), FLAT))
     yield Case("broadcast", broadcast)
     yield Case("operators", operators)
-    yield Case("operator_minus", lambda: operator(lambda x: 2.0 - x), "operator Subtract")
+    yield Case("operator_minus", lambda: operator(lambda x: 2.0 - (x - 3) / 255))
     yield Case("operator_slice", lambda: operator(lambda x: x[:, :2]), "operator GetItem")
 
 
@@ -249,7 +249,7 @@ def main(folder: Path) -> None:
     import keras
     import numpy as np
 
-    from packager.loaders import keras3, layer_graph
+    from packager.loaders import keras_graph, layer_graph
 
     listed = []
     for number, case in enumerate(cases()):
@@ -259,7 +259,7 @@ def main(folder: Path) -> None:
         model = case.build()
         shake(model, random)
         target = folder / case.name
-        layer_graph.save(keras3.layer_graph(model), target)
+        layer_graph.save(keras_graph.layer_graph(model), target)
         inputs = inputs_of(model, case.name, random)
         outputs = [] if case.refused else keras.tree.flatten(model(inputs, training=False))
         for kind, arrays in (("in", inputs), ("out", outputs)):

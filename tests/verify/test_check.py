@@ -101,9 +101,8 @@ def verified(tmp_path, monkeypatch, runners, *, evaluation=True):
         calibration=None,
         calibration_inputs=None,
     )
-    source = SourceOutputs(
-        work / "golden-source", work / "evaluation-source" if evaluation else None
-    )
+    golden = work / "golden-source"
+    source = SourceOutputs(golden, golden, work / "evaluation-source" if evaluation else None)
     found = verify_artifacts(manifest, folder, work, source, data, Reporter(quiet=True))
     samples = json.loads((folder / bundle.GOLDEN).read_text())
     return found, {a.id: a for a in found.manifest.artifacts}, samples
@@ -232,8 +231,9 @@ def test_a_threshold_of_zero_is_no_default(tmp_path, threshold, accuracy):
     )  # fmt: skip
     golden = tmp_path / "golden-source"
     data = Samples((), golden, False, golden, 4, np.array([0, 0, 0, 1]), None, None)
+    source = SourceOutputs(golden, golden, golden)
     job = check._Verification(
-        manifest, tmp_path, tmp_path, SourceOutputs(golden, golden), data, {"y": values}, {"y": 0.3}
+        manifest, tmp_path, tmp_path, source, data, {"y": values}, {"y": 0.3}, {"y": 0.0}
     )
     found = job._measure(Artifact("m", "m", Runtime("tflite")), {"y": values})
     assert found["accuracy"] == accuracy

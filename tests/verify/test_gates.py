@@ -51,6 +51,26 @@ def test_each_gate_fails_alone(name, changes, reason):
     assert [c.name for c in gate.checks if c.status == "failed"] == [name]
 
 
+def test_a_model_that_enlarges_rounding_may_differ_by_that_much():
+    limits = {}
+    for rounding, given in ((1e-5, 1e-5), (1e-7, 1e-5), (1e-5, 2e-5)):
+        gate = gates.check(
+            "float32",
+            10,
+            {**GOOD, "range_diff": 7e-5},
+            GateLimits(max_abs_diff=given),
+            synthetic=False,
+            rounding=rounding,
+        )
+        limits[rounding, given] = (gate.status, gate.checks[2].limit)
+    assert limits == {
+        (1e-5, 1e-5): ("passed", pytest.approx(8e-5)),
+        (1e-7, 1e-5): ("failed", 1e-5),
+        # What the user sets holds.
+        (1e-5, 2e-5): ("failed", 2e-5),
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [

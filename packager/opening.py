@@ -1,0 +1,151 @@
+"""Opens the source model in the TensorFlow child, by the way that its format needs.
+
+A Keras 2 model is rebuilt for Keras 3 and compared with tf-keras on the same inputs. Where Keras 3
+has no exact form of it, tf-keras exports a SavedModel, which is opened instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from packager.children import Child
+from packager.config import Model
+from packager.console import Reporter
+from packager.errors import ModelError, NoExactFormError
+from packager.loaders.model_file import ModelFile
+from packager.verify import rebuilt_check
+
+Opened = dict[str, Any]
+
+
+def open_source(
+    model: Model, found: ModelFile, source: Child, work: Path, reporter: Reporter
+) -> Opened:
+    """Opens the model and leaves it open in the child.
+
+    Args:
+        model: What to package.
+        found: The same, recognised.
+        source: The TensorFlow child.
+        work: A scratch folder.
+        reporter: Where the stages are shown.
+
+    Returns:
+        The answer of the child's `open`: ends, number of parameters, versions.
+
+    Raises:
+        ModelError: It cannot be opened, and why.
+        ConversionError: A rebuilt Keras 2 model computes something else.
+    """
+    if not found.is_keras2:
+        with reporter.stage("open it in TensorFlow"):
+            opened = _open(source, model, found.source, found.format, found)
+        for name in opened["left_out"]:
+            reporter.warn(f"the output {name!r} is text and is left out; --labels names classes")
+        return opened
+    with Child("packager.loaders.tf_keras_worker", verbose=reporter.verbose, temporary=work) as old:
+        return _open_keras2(model, found, source, old, work, reporter)
+
+
+def _open_keras2(
+    model: Model, found: ModelFile, source: Child, old: Child, work: Path, reporter: Reporter
+) -> Opened:
+    # Both import TensorFlow meanwhile.
+    reference = old.submit(
+        "open",
+        "opening the Keras 2 model in tf-keras",
+        keep=True,
+        source=found.source,
+        format=found.format,
+        architecture=found.architecture,
+        custom_objects=list(model.custom_objects),
+        unsafe=model.allow_unsafe_code,
+    )
+    try:
+        with reporter.stage("open it in TensorFlow") as detail:
+            if found.format == "keras_h5":
+                opened = _open(source, model, found.source, found.format, found)
+            else:
+                if not reference.result():
+                    return _without_reference(model, found, source, reporter)
+                path = work / "keras2.h5"
+                old.call("save_h5", "describing the Keras 2 model by its layers", path=path)
+                opened = _open(source, model, str(path), "keras_h5", found)
+            detail.append("rebuilt for Keras 3")
+    except NoExactFormError as error:
+        return _exported(error, model, found, source, old, work, reporter)
+    reference.result()
+    with reporter.stage("compare it with tf-keras") as detail:
+        detail.append(rebuilt_check.check(found.source, opened, source, old, work, reporter))
+    return opened
+
+
+def _open(source: Child, model: Model, path: str, file_format: str, found: ModelFile) -> Opened:
+    opened: Opened = source.call(
+        "open",
+        "opening the model",
+        keep=True,
+        source=path,
+        format=file_format,
+        saved_by=found.saved_by,
+        architecture=found.architecture,
+        signature=model.signature,
+        custom_objects=list(model.custom_objects),
+        allow_unsafe_code=model.allow_unsafe_code,
+    )
+    return opened
+
+
+def _without_reference(model: Model, found: ModelFile, source: Child, reporter: Reporter) -> Opened:
+    """The user's function built a Keras 3 model, for weights of Keras 2."""
+    reporter.warn(
+        f"the weights were saved by {found.saved_by}, and {found.architecture} returned a model of"
+        " Keras 3: nothing compares the two. Measure it with --evaluation, or let the function use"
+        " `from tensorflow import keras`"
+    )
+    return _open(source, model, found.source, found.format, found)
+
+
+def _exported(
+    reason: NoExactFormError,
+    model: Model,
+    found: ModelFile,
+    source: Child,
+    old: Child,
+    work: Path,
+    reporter: Reporter,
+) -> Opened:
+    """Opens what tf-keras exports; the first error counts where tf-keras cannot open it either."""
+    with reporter.stage("export it with tf-keras") as detail, _instead_of(reason):
+        folder = work / "tf-keras-export"
+        ends = old.call("export", "exporting the Keras 2 model with tf-keras", folder=folder)
+        detail.append("no exact form in Keras 3")
+    reporter.warn(
+        f"{reason.message}. tf-keras exported the model instead: there are no Keras layers to"
+        " describe, so it gets no tfjs/layers"
+    )
+    return {
+        **source.call(
+            "open",
+            "opening what tf-keras exported",
+            keep=True,
+            source=folder,
+            format="saved_model",
+            saved_by=found.saved_by,
+            ends=ends,
+        ),
+        "saved_by": found.saved_by,
+    }
+
+
+@contextlib.contextmanager
+def _instead_of(reason: NoExactFormError) -> Iterator[None]:
+    try:
+        yield
+    except ModelError as error:
+        if "cannot open it" in error.message:
+            raise reason from error
+        raise
