@@ -102,6 +102,7 @@ function valuesFor(dtype, data) {
   if (dtype === 'float32') {
     return data instanceof Float32Array ? data : Float32Array.from(data, Number);
   }
+  if (dtype === 'string') return data;
   if (dtype === 'bool') return Uint8Array.from(data, (value) => (value ? 1 : 0));
   return data instanceof Int32Array ? data : Int32Array.from(data, Number);
 }
