@@ -127,6 +127,10 @@ class Worker:
         )
         return {"size_bytes": written.files.size_bytes, "fused": written.fused}
 
+    def reasons_against_tfjs_graph(self) -> list[str]:
+        """Tells why the model cannot become a TF.js graph model; empty when it can."""
+        return tfjs_graph_writer.reasons_against(self.opened, self._traced())
+
     def predict_nudged(self, inputs: str, outputs: str) -> int:
         """Runs the model on inputs of which each real number is moved to a neighbouring float32.
 
@@ -235,6 +239,7 @@ if __name__ == "__main__":
             "convert_unrolled": worker.convert_unrolled,
             "write_layer_graph": worker.write_layer_graph,
             "write_tfjs_graph": worker.write_tfjs_graph,
+            "reasons_against_tfjs_graph": worker.reasons_against_tfjs_graph,
             "predict": worker.predict,
             "predict_nudged": worker.predict_nudged,
         }

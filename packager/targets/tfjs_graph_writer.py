@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import packager
+from packager.errors import ConversionError
 from packager.loaders.opened import OpenedModel
 from packager.targets import (
     tfjs_graph_check,
@@ -85,6 +86,19 @@ def write(
     )
     counts = Counter(node.op for body in frozen.graph.bodies() for node in body.nodes.values())
     return WrittenGraph(files, {op: n for op, n in sorted(counts.items()) if "Fused" in op})
+
+
+def reasons_against(opened: OpenedModel, function: Any) -> list[str]:
+    """Tells why a model cannot become a TF.js graph model, without writing anything.
+
+    Returns:
+        One sentence per operator with its name, place and reason; empty when it can.
+    """
+    try:
+        frozen = optimize(tfjs_graph_freeze.freeze(opened, function))
+    except ConversionError as error:
+        return [error.message]
+    return list(dict.fromkeys(tfjs_graph_check.reasons_against(frozen.graph)))
 
 
 def optimize(frozen: Frozen) -> Frozen:

@@ -19,7 +19,10 @@ from packager.targets.tfjs_judge import chain_of
 from packager.targets.tfjs_shapes import Shape, output_shape
 from packager.targets.tfjs_weights import Rule
 
-_HINT = "change the layer, or leave TF.js out: --only saved_model --only tflite"
+_HINT = (
+    "change the layer, make a graph with --only tfjs/graph,"
+    " or leave TF.js out: --only saved_model --only tflite"
+)
 _SEVERAL_OUTPUTS = (
     "the model uses more than the first of its outputs, which no TF.js layer has here",
     "use only the first",
