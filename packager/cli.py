@@ -73,6 +73,13 @@ _build_options = _options(
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
     ),
+    click.option(
+        "--tfjs-weights",
+        multiple=True,
+        metavar="DTYPE[:PATTERN]",
+        help="Store TF.js weights as float16, uint16 or uint8: all, or those with a name like"
+        " 'conv*/kernel'.",
+    ),
     *_source_options,
     click.option(
         "--input-shape",
@@ -269,6 +276,7 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
+        "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "gates": {key: flags[key] for key in _GATES},
         "fold": False if flags["no_fold"] else None,
         "fused_layers": flags["fused_layers"] or None,
