@@ -4,10 +4,11 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
+TFJS_READER := .venv-tfjs-reader
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy setup-clients vendor demo test test-fast soak bench lint type fmt lock train-demo wheel clean
+.PHONY: help setup setup-legacy setup-tfjs-reader setup-clients vendor demo test test-fast soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -32,6 +33,13 @@ $(LEGACY)/.stamp: $(UV) requirements/edge-legacy.txt
 	  touch $@; \
 	else echo "tflite-runtime has no wheel for this Python: its tests are skipped"; fi
 
+setup-tfjs-reader: $(TFJS_READER)/.stamp ## the stock TF.js reader of weights, for tests
+
+$(TFJS_READER)/.stamp: $(UV) requirements/tfjs-reader.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(TFJS_READER) \
+	  -r requirements/tfjs-reader.txt
+	@touch $@
+
 setup-clients: $(CLIENTS)/.stamp ## programs of others that call the server: ovmsclient, schemathesis
 
 $(CLIENTS)/.stamp: $(UV) requirements/clients.txt
@@ -54,7 +62,7 @@ web/vendor/VERSIONS.json: $(STAMP) web/package-lock.json web/vendor.mjs
 demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 	$(BIN)/packager build --config examples/digits/package.yaml --output dist --force
 
-test: $(STAMP) vendor setup-legacy setup-clients ## everything that CI runs
+test: $(STAMP) vendor setup-legacy setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
 	$(PYTEST) -n 2 --dist loadfile $(TESTS)
 
@@ -62,7 +70,7 @@ test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 	$(PYTEST) -m "not tf and not node and not browser and not legacy and not clients" $(TESTS)
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
-	$(PYTEST) -m soak tests/soak
+	$(PYTEST) -m soak tests/soak tests/tfjs
 
 bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
@@ -87,7 +95,17 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt; \
+	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
 	compile --group clients -o requirements/clients.txt
+
+docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
+	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \
+	  $(BIN)/python -m tests.loaders.keras2_verdicts $$folder && rm -r $$folder
+
+tfjs-table: $(STAMP) ## write docs/tfjs-layers.md from the cases in tests/tfjs
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	PYTHONPATH=. TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python tests/tfjs/build_cases.py "$$folder" 2>/dev/null; \
+	PYTHONPATH=. $(BIN)/python tests/tfjs/layer_table.py "$$folder" > docs/tfjs-layers.md
 
 train-demo: $(STAMP) ## train the digits model again
 	$(BIN)/python examples/digits/train.py
@@ -96,4 +114,4 @@ wheel: $(STAMP) vendor ## build dist-wheel/*.whl
 	$(UV) build --quiet --wheel --out-dir dist-wheel
 
 clean:
-	rm -rf .venv $(LEGACY) $(CLIENTS) dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(LEGACY) $(TFJS_READER) $(CLIENTS) dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache

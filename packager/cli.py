@@ -38,6 +38,8 @@ _output_options = _options(
 )
 
 _source_options = (
+    click.option("--no-fold", is_flag=True, help="TF.js: keep normalisations as layers."),
+    click.option("--fused-layers", is_flag=True, help="TF.js: faster classes of packager-layers."),
     click.option("--signature", help="Which signature of a SavedModel."),
     click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
     click.option(
@@ -70,6 +72,13 @@ _build_options = _options(
     click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
+    ),
+    click.option(
+        "--tfjs-weights",
+        multiple=True,
+        metavar="DTYPE[:PATTERN]",
+        help="Store TF.js weights as float16, uint16 or uint8: all, or those with a name like"
+        " 'conv*/kernel'.",
     ),
     *_source_options,
     click.option(
@@ -104,6 +113,7 @@ def cli() -> None:
 @_build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
 @click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @_output_options
 def build(model: str | None, **flags: Any) -> int:
@@ -291,7 +301,11 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
+        "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "gates": {key: flags[key] for key in _GATES},
+        "fold": False if flags["no_fold"] else None,
+        "fused_layers": flags["fused_layers"] or None,
+        "verify": False if flags.get("no_verify") else None,
         "force": flags.get("force") or None,
     }
 

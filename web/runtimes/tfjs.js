@@ -6,6 +6,10 @@
 //     const outputs = await runtime.run({image: {data, shape, dtype}});   // batch axis included
 //     runtime.describe(); runtime.dispose();
 
+import '../packager-layers.js';
+
+const { packagerLayers } = globalThis;
+
 /** A model that cannot be loaded or run, or inputs that do not fit it. */
 export class RuntimeError extends Error {
   constructor(message, { cause } = {}) {
@@ -33,6 +37,18 @@ function isGraph(json) {
   return json.format === 'graph-model';
 }
 
+// What TF.js itself calls dynamic: only predictAsync runs it, and warns about everything else.
+const DYNAMIC = new Set([
+  'Enter', 'Exit', 'HashTable', 'HashTableV2', 'If', 'LookupTableFind', 'LookupTableFindV2',
+  'LookupTableSize', 'LookupTableSizeV2', 'Merge', 'NextIteration', 'NonMaxSuppressionV2',
+  'NonMaxSuppressionV3', 'NonMaxSuppressionV5', 'StatelessIf', 'StatelessWhile', 'Switch', 'Where',
+  'While',
+]);
+
+function isDynamic({ modelTopology }) {
+  return modelTopology.node.some(({ op }) => DYNAMIC.has(op));
+}
+
 function weightSpecs(json) {
   return (json.weightsManifest ?? []).flatMap((group) => group.weights);
 }
@@ -54,6 +70,9 @@ function handlerOf(tf, { json, weights }) {
     generatedBy: json.generatedBy,
     convertedBy: json.convertedBy,
     signature: json.signature,
+    // Fills a graph model's look-up tables.
+    modelInitializer: json.modelInitializer,
+    initializerSignature: json.initializerSignature,
     userDefinedMetadata: json.userDefinedMetadata,
     weightSpecs: weightSpecs(json),
     weightData: joined(weights),
@@ -87,6 +106,7 @@ function valuesFor(dtype, data) {
   if (dtype === 'float32') {
     return data instanceof Float32Array ? data : Float32Array.from(data, Number);
   }
+  if (dtype === 'string') return data;
   if (dtype === 'bool') return Uint8Array.from(data, (value) => (value ? 1 : 0));
   return data instanceof Int32Array ? data : Int32Array.from(data, Number);
 }
@@ -106,11 +126,23 @@ function feedOf(tf, bindings, inputs) {
   });
 }
 
+function withoutScores(tf, layer) {
+  const linear = tf.layers.activation({ activation: 'linear' });
+  if (layer.getClassName() === 'Softmax') {
+    layer.call = (inputs) => tf.clone(Array.isArray(inputs) ? inputs[0] : inputs);
+  } else if (layer.settings !== undefined) {
+    layer.settings.activation = 'linear';
+  } else {
+    layer.activation = linear.activation;
+  }
+}
+
 class TfjsRuntime {
   #tf;
   #model;
   #card;
   #graph;
+  #dynamic;
   #bindings;
 
   constructor(tf, model, json, card) {
@@ -118,6 +150,7 @@ class TfjsRuntime {
     this.#model = model;
     this.#card = card;
     this.#graph = isGraph(json);
+    this.#dynamic = this.#graph && isDynamic(json);
     this.#bindings = boundInputs(model, card);
   }
 
@@ -127,7 +160,8 @@ class TfjsRuntime {
       return Array.isArray(result) ? result : [result];
     }
     const named = Object.fromEntries(this.#bindings.map(({ tensor }, i) => [tensor.name, feed[i]]));
-    const result = await this.#model.predictAsync(named);
+    const result = this.#dynamic
+      ? await this.#model.predictAsync(named) : this.#model.predict(named);
     if (result instanceof this.#tf.Tensor) return [result];
     if (Array.isArray(result)) return result;
     return this.#card.outputs.map(({ name }) => result[name]);
@@ -157,6 +191,21 @@ class TfjsRuntime {
       // predict() may hand back an input itself, so a tensor can stand in both lists.
       for (const tensor of new Set([...feed, ...results])) tensor.dispose();
     }
+  }
+
+  /**
+   * Makes a layers model answer what inner layers give at their first call, to find where its
+   * numbers begin to differ from another runtime's.
+   *
+   * @param {string[]} layers Names in model.json; they become the names of the outputs.
+   * @param {{logits?: boolean}} options Without the softmax or sigmoid of these layers.
+   */
+  watch(layers, { logits = false } = {}) {
+    const found = layers.map((name) => this.#model.getLayer(name));
+    if (logits) found.forEach((layer) => withoutScores(this.#tf, layer));
+    const outputs = found.map((layer) => layer.inboundNodes[0].outputTensors[0]);
+    this.#model = this.#tf.model({ inputs: this.#model.inputs, outputs });
+    this.#card = { ...this.#card, outputs: layers.map((name) => ({ name })) };
   }
 
   /** What runs the model: for reports and for people. */
@@ -195,6 +244,7 @@ class TfjsRuntime {
  */
 export async function load(tf, source, card, { backend } = {}) {
   await selectBackend(tf, backend);
+  packagerLayers.register(tf);
   let opened;
   try {
     opened = await openModel(tf, source);
