@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from packager_server.codes import Code, ServeError
+from packager_server.lifecycle import Lifecycle, Loader, ModelConfig
 from packager_server.metrics import Metrics
 from packager_server.model import Signature, Tensors
 from packager_server.scheduler import TIMED_OUT, Batching, Done, Scheduler, Task
-from packager_server.versions import Lease, Lifecycle, Loader, ModelConfig, VersionManager
+from packager_server.versions import Lease, VersionManager
 
 
 @dataclass(frozen=True)
