@@ -63,6 +63,13 @@ class ServingCore:
         self.scheduler.stop()
         self.versions.stop()
 
+    def count_request(
+        self, model: str, api: str, entrypoint: str, code: str, seconds: float
+    ) -> None:
+        """Counts a finished request; names that clients made up are counted together."""
+        known = model if self.versions.knows(model) else ""
+        self.metrics.request(known, api, entrypoint, code, seconds)
+
     def submit(self, call: Call, timeout_s: float, done: Done) -> None:
         """Queues a call; `done` receives its outputs or its error on a worker thread.
 

@@ -146,6 +146,10 @@ class VersionManager:
         with self._changed:
             return sorted(name for name, served in self._models.items() if served.wanted)
 
+    def knows(self, name: str) -> bool:
+        """Whether a model of this name is or was configured."""
+        return name in self._models
+
     def acquire(self, name: str, version: int | None = None, label: str | None = None) -> Lease:
         """Returns a lease on a version: the newest, the numbered or the labelled one.
 
