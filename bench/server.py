@@ -2,8 +2,8 @@
 
     python -m bench.server [--seconds 8] [--only NAME ...]
 
-The digits example as JSON (8 kB), at 1, 8 and 64 connections. The others need an environment in
-bench/.work/peers: `uv pip install tensorflow==2.21.0 keras litserve bentoml mosec flask gunicorn`.
+The digits example as JSON (8 kB), at 1, 8 and 64 connections. Needs wrk; the others come into an
+environment of their own, bench/.work/peers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ MODEL = WORK / "digits"
 CONNECTIONS = (1, 8, 64)
 START_LIMIT_S = 180
 
+PEERS = (
+    "tensorflow==2.21.0", "keras==3.15.1", "litserve==0.2.19", "bentoml==1.4.40", "mosec==0.9.8",
+    "flask", "gunicorn",
+)  # fmt: skip
 EXPORT = """
 import keras, shutil, sys
 shutil.copy(sys.argv[1], sys.argv[2] + "/model.keras")
@@ -96,8 +100,13 @@ def contenders() -> list[Contender]:
 
 
 def prepare() -> None:
-    """Makes the model, the request and the files that wrk and the server read."""
+    """Makes the model, the request, the others' environment and the files that wrk reads."""
     WORK.mkdir(exist_ok=True)
+    if not (WORK / "peers").is_dir():
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "venv", "--quiet", WORK / "peers"], check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", WORK / "peers" / "bin" / "python"]
+        subprocess.run([*install, *PEERS], check=True)
     if not (MODEL / "1").is_dir():
         MODEL.mkdir(exist_ok=True)
         source = ROOT / "examples" / "digits" / "model.keras"

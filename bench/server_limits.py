@@ -26,6 +26,7 @@ EXPORT = """
 import keras, sys
 keras.utils.set_random_seed(0)
 keras.applications.MobileNetV2(weights=None).export(sys.argv[1] + "/1", verbose=False)
+print("exported")
 """
 
 BARE = """
@@ -77,7 +78,7 @@ def python(code: str, *arguments: object) -> str:
     """Runs a script in a child process; returns its last line."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True, text=True, check=True,
+        stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     return done.stdout.splitlines()[-1]
 
@@ -136,11 +137,12 @@ def main() -> None:
     """Prints one line for each question."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=int, default=8)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--only", default="", help="overload, grpc_digits or bare_and_served")
+    arguments = parser.parse_args()
     prepare()
-    overload(seconds)
-    grpc_digits(seconds)
-    bare_and_served(seconds)
+    for question in (overload, grpc_digits, bare_and_served):
+        if arguments.only in ("", question.__name__):
+            question(arguments.seconds)
 
 
 if __name__ == "__main__":
