@@ -52,6 +52,7 @@ class HttpLimits:
     Attributes:
         max_body_bytes: Of a body, compressed or not.
         max_inflated_bytes: Of a body after gzip.
+        max_arriving_bytes: Of all bodies that are being received.
         body_timeout_s: Until a body is complete.
         flask_threads: Requests that Flask answers at the same time.
         flask_waiting: Requests that may be with Flask or wait for it.
@@ -59,6 +60,7 @@ class HttpLimits:
 
     max_body_bytes: int = 64 << 20
     max_inflated_bytes: int = 100 << 20
+    max_arriving_bytes: int = 512 << 20
     body_timeout_s: float = 60.0
     flask_threads: int = 4
     flask_waiting: int = 64
@@ -103,6 +105,7 @@ class ServingApp:
         self._access_log = access_log
         self._flask = WSGIMiddleware(flask_app, workers=self._limits.flask_threads)
         self._flask_waiting = 0
+        self._arriving = 0
         # Answered on the loop itself: they must not wait behind pictures.
         self._probes = probes or {}
         self.draining = False
@@ -222,12 +225,22 @@ class ServingApp:
         declared = request.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
+        size = int(declared) if declared.isdigit() else limit
+        if b"transfer-encoding" in request.headers:
+            size = limit
+        # Each body is bounded, and so is the sum of those that are on their way.
+        if size > _DISCARDED_BODY and self._arriving + size > self._limits.max_arriving_bytes:
+            raise ServeError("Too many large requests at the same time", Code.UNAVAILABLE)
+        self._arriving += size
         reading = asyncio.ensure_future(_read(receive, limit))
-        await asyncio.wait((reading,), timeout=self._limits.body_timeout_s)
-        if not reading.done():
-            reading.cancel()
-            raise ServeError("The request's body did not arrive in time", http=408)
-        return reading.result()
+        try:
+            await asyncio.wait((reading,), timeout=self._limits.body_timeout_s)
+            if not reading.done():
+                reading.cancel()
+                raise ServeError("The request's body did not arrive in time", http=408)
+            return reading.result()
+        finally:
+            self._arriving -= size
 
     async def _through_flask(self, request: _Request, receive: Receive, send: Send) -> None:
         if self._flask_waiting >= self._limits.flask_waiting:

@@ -99,6 +99,23 @@ def save_eager(folder):
     (folder / "answer.json").write_text(json.dumps(answer))
 
 
+def save_with_warmup(folder):
+    """Version 1 with a request that works, version 2 with one that names no input of the model."""
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    for version, name in (("1", "x"), ("2", "other")):
+        path = folder / version
+        shutil.copytree(FIXTURES / "saved_model_half_plus_two_cpu" / "00000123", path)
+        log = prediction_log_pb2.PredictionLog()
+        log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto(np.float32([1.0])))
+        (path / "assets.extra").mkdir()
+        with tf.io.TFRecordWriter(
+            str(path / "assets.extra" / "tf_serving_warmup_requests")
+        ) as file:
+            file.write(log.SerializeToString())
+
+
+save_with_warmup(FOLDER / "warmup")
 save_eager(FOLDER / "eager")
 for number, description in enumerate(json.loads((FOLDER / "models.json").read_text())):
     (FOLDER / str(number)).mkdir()

@@ -93,6 +93,20 @@ def test_too_large_in_parts(make):
     assert status == 413
 
 
+def test_large_bodies_are_bounded_together(make):
+    app = App(make(fakes.scaled()), max_arriving_bytes=5 << 20, body_timeout_s=0.5)
+    size = [(b"content-length", str(2 << 20).encode())]
+    slow = ("POST", PREDICT[1], b"{", b"}")
+
+    async def flood():
+        sent = [asyncio.ensure_future(app.send(*slow, headers=size, stall=True)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        assert (await app.send(*PREDICT))[0] == 200
+        return sorted([status for status, _, _ in await asyncio.gather(*sent)])
+
+    assert asyncio.run(flood()) == [408, 408, 503, 503]
+
+
 def test_a_slow_model_is_504_and_the_loop_goes_on(make):
     model = fakes.scaled()
     core = make(model, batching=Batching(num_batch_threads=1))
