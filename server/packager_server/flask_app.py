@@ -21,6 +21,7 @@ from packager_server import images, openapi, rest
 from packager_server.codes import ServeError
 from packager_server.core import ServingCore
 from packager_server.flags import DEFAULT_METRICS_PATH
+from packager_server.guard import Guard
 from packager_server.images import ImageService
 from packager_server.rest import Aliases, RestApi
 
@@ -66,6 +67,7 @@ def create_app(
     pages: Pages | None = None,
     aliases: Aliases | None = None,
     readiness: Readiness | None = None,
+    guard: Guard | None = None,
 ) -> Flask:
     """Returns the application.
 
@@ -76,6 +78,7 @@ def create_app(
         pages: Paths and limits.
         aliases: Paths of a managed prediction service.
         readiness: What `/readyz` answers.
+        guard: Checks every request, where no server in front of the application does.
     """
     pages = pages or Pages()
     ready = Readiness(core) if readiness is None else readiness
@@ -83,6 +86,8 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = pages.max_body_bytes
     app.url_map.strict_slashes = False
     _add_errors(app)
+    if guard is not None:
+        _add_guard(app, guard)
     _add_probes(app, probes(ready, aliases or Aliases()))
     _add_rest(app, api, pages)
     _add_images(app, image_service)
@@ -115,6 +120,25 @@ def _add_errors(app: Flask) -> None:
     def broken(error: Exception) -> FlaskResponse:
         log.exception("a request failed unexpectedly")
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
+
+
+def _add_guard(app: Flask, guard: Guard) -> None:
+    def headers() -> dict[bytes, bytes]:
+        return {
+            name.lower().encode("latin-1"): value.encode("latin-1", "replace")
+            for name, value in request.headers.items()
+        }
+
+    @app.before_request
+    def check() -> FlaskResponse | None:
+        refused = guard.check(request.method, _raw_target(), headers())
+        return None if refused is None else _flask_response(refused)
+
+    @app.after_request
+    def mark(response: FlaskResponse) -> FlaskResponse:
+        for name, value in guard.response_headers(headers()):
+            response.headers[name.decode()] = value.decode("latin-1")
+        return response
 
 
 def probes(ready: Readiness, aliases: Aliases) -> dict[str, Callable[[], rest.Response]]:

@@ -9,9 +9,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from flask import Flask
 
 from packager_server import flags, saved_model, text_config
 from packager_server.access import AccessLog
@@ -49,13 +51,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+def wsgi_app(*arguments: str) -> Flask:
+    """Returns the application for another WSGI server, which runs it in one process.
+
+        gunicorn -k gthread -w 1 'packager_server.server:wsgi_app("--model_base_path=/models/m")'
+
+    Args:
+        arguments: As on the command line; those about ports, TLS and draining mean nothing here.
+    """
+    given = [*flags.environment_flags(), *arguments]
+    return Server(flags.parser().parse_args(given)).wsgi_app()
+
+
 class Server:
     """The process: built from the command line, run until a signal."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._configs = _models(arguments)
-        self._private = private_folder()
         self._tls = None
         if arguments.ssl_config_file is not None:
             self._tls = Tls(**text_config.read_tls(arguments.ssl_config_file))
@@ -70,49 +83,59 @@ class Server:
         )
         self._readiness = Readiness(self._core)
         self._grpc: Any = None
-        self._app = self._application()
-
-    def _application(self) -> ServingApp:
-        arguments, core = self._arguments, self._core
-        timeout_s = arguments.rest_api_timeout_in_ms / 1000
-        aliases = Aliases(
+        self._timeout_s = arguments.rest_api_timeout_in_ms / 1000
+        self._aliases = Aliases(
             model=self._configs[0].name if self._configs else "",
             predict=os.environ.get("AIP_PREDICT_ROUTE", ""),
             health=os.environ.get("AIP_HEALTH_ROUTE", ""),
         )
-        api = RestApi(core, timeout_s=timeout_s, aliases=aliases)
+        open_paths = (*OPEN_PATHS, *filter(None, [self._aliases.health]))
+        self._guard = Guard(self._tokens, arguments.rest_api_enable_cors_support, open_paths)
+        self._api = RestApi(self._core, timeout_s=self._timeout_s, aliases=self._aliases)
+
+    def flask_app(self, guard: Guard | None = None) -> Flask:
+        """Returns the Flask application; `guard` checks its requests where nothing else does."""
+        arguments = self._arguments
         image_limits = ImageLimits(max_pixels=arguments.max_image_pixels)
         pages = Pages(
             metrics_path=_metrics_path(arguments),
             web_dir=arguments.web_dir,
             max_body_bytes=arguments.max_body_bytes,
         )
-        flask_app = create_app(
-            core,
-            api,
-            ImageService(core, timeout_s=timeout_s, limits=image_limits),
+        return create_app(
+            self._core,
+            self._api,
+            ImageService(self._core, timeout_s=self._timeout_s, limits=image_limits),
             pages=pages,
-            aliases=aliases,
+            aliases=self._aliases,
             readiness=self._readiness,
+            guard=guard,
         )
-        open_paths = (*OPEN_PATHS, *filter(None, [aliases.health]))
-        self._guard = Guard(self._tokens, arguments.rest_api_enable_cors_support, open_paths)
+
+    def wsgi_app(self) -> Flask:
+        """Begins to load the models and returns the application for another WSGI server."""
+        self._core.start(self._configs)
+        return self.flask_app(self._guard)
+
+    def _application(self) -> ServingApp:
+        arguments = self._arguments
         access_log = None
         if arguments.access_log != "none":
             access_log = AccessLog(as_json=arguments.access_log == "json")
         limits = HttpLimits(max_body_bytes=arguments.max_body_bytes)
         return ServingApp(
-            core,
-            api,
-            flask_app,
+            self._core,
+            self._api,
+            self.flask_app(),
             guard=self._guard,
             limits=limits,
             access_log=access_log,
-            probes=probes(self._readiness, aliases),
+            probes=probes(self._readiness, self._aliases),
         )
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT, then drains; returns the exit code."""
+        self._app = self._application()
         try:
             import uvloop
         except ImportError:  # not on every platform; slower without it
@@ -120,16 +143,19 @@ class Server:
         else:
             uvloop.run(self._serve())
         self._core.stop()
-        self._private.cleanup()
         log.info("stopped")
         return 0
 
     async def _serve(self) -> None:
+        with private_folder() as folder:
+            files = self._tls.as_files(Path(folder)) if self._tls else {}
+            await self._serve_with(self._http_server(files))
+
+    async def _serve_with(self, http: Any) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        http = self._http_server()
         serving = asyncio.ensure_future(http.serve())
         starting = asyncio.ensure_future(asyncio.to_thread(self._start))
         ending = asyncio.ensure_future(stop.wait())
@@ -202,13 +228,13 @@ class Server:
         )
         return GrpcServer(self._core, settings, self._guard, self._tls)
 
-    def _http_server(self) -> Any:
+    def _http_server(self, files: Mapping[str, Path]) -> Any:
         from granian.constants import HTTPModes, Interfaces, SSLProtocols
         from granian.http import HTTP1Settings
         from granian.log import LogLevels
         from granian.server.embed import Server as Granian
 
-        arguments, files = self._arguments, self._tls_files()
+        arguments = self._arguments
         return Granian(
             self._app,
             address=arguments.host,
@@ -226,11 +252,6 @@ class Server:
             ssl_ca=files.get("custom_ca"),
             ssl_client_verify=self._tls is not None and self._tls.client_verify,
         )
-
-    def _tls_files(self) -> dict[str, Path]:
-        if self._tls is None:
-            return {}
-        return self._tls.as_files(Path(self._private.name))
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -96,3 +96,29 @@ def test_the_loader_chooses_the_engine(tmp_path):
     loaded = loader(ModelConfig("m", str(tmp_path)), 1, str(tmp_path))
     assert loaded.manifest["outputs"][0]["name"] == "sum"
     assert loaded.model.run("serving_default", {"x": X}, ("sum",))["sum"].tolist() == [3.5, 1.0]
+
+
+def test_the_application_for_another_wsgi_server(tmp_path):
+    import json
+    import time
+
+    from packager_server.server import wsgi_app
+
+    (tmp_path / "code" / "1").mkdir(parents=True)
+    manifest = {**MANIFEST, "files": {}}
+    (tmp_path / "code" / "1" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "tokens").write_text("secret")
+    app = wsgi_app(
+        f"--model_base_path={tmp_path / 'code'}", "--allow_model_code",
+        "--enable_model_warmup=false", f"--auth_token_file={tmp_path / 'tokens'}",
+    )  # fmt: skip
+    client = app.test_client()
+    deadline = time.monotonic() + 20
+    while client.get("/readyz").status_code != 200 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    body = {"instances": [[1.0, 2.5]]}
+    assert client.post("/v1/models/code:predict", json=body).status_code == 401
+    headers = {"Authorization": "Bearer secret", "X-Request-Id": "7"}
+    answer = client.post("/v1/models/code:predict", json=body, headers=headers)
+    assert answer.get_json() == {"predictions": [{"sum": 3.5, "double": [2.0, 5.0]}]}
+    assert answer.headers["X-Request-Id"] == "7"
