@@ -142,6 +142,7 @@ def answers(serving, serve_case, replay_models, tmp_path_factory):
         [sys.executable, HERE / "grpc_calls.py", serving.grpc, file],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+    serving.holds = None
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     named = dict(zip(CALLS, found, strict=False))
