@@ -182,7 +182,8 @@ def test_cors_answers_pages_of_other_origins(half):
 def test_request_ids_and_the_access_log(half):
     _, headers, _ = half.send("GET", f"/v1/models/{HALF}", None, {"X-Request-Id": "abc-7"})
     assert headers["x-request-id"] == "abc-7"
-    entries = [json.loads(line[line.index("{") :]) for line in half.log.splitlines() if "{" in line]
+    lines = [line.partition(" INFO ")[2] for line in half.log.splitlines()]
+    entries = [json.loads(line) for line in lines if line.startswith("{")]
     found = next(one for one in entries if one["request_id"] == "abc-7")
     assert (found["method"], found["status"], found["model"]) == ("GET", 200, HALF)
 
