@@ -7,7 +7,7 @@ LEGACY := .venv-edge-legacy
 TFJS_READER := .venv-tfjs-reader
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy setup-tfjs-reader vendor demo test test-fast soak bench lint type fmt lock train-demo wheel clean
+.PHONY: help setup setup-legacy setup-tfjs-reader vendor demo test test-fast soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -62,7 +62,7 @@ test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 	$(PYTEST) -m "not tf and not node and not browser and not legacy" $(TESTS)
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
-	$(PYTEST) -m soak tests/soak
+	$(PYTEST) -m soak tests/soak tests/tfjs
 
 bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
@@ -87,6 +87,15 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt; \
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt
+
+docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
+	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \
+	  $(BIN)/python -m tests.loaders.keras2_verdicts $$folder && rm -r $$folder
+
+tfjs-table: $(STAMP) ## write docs/tfjs-layers.md from the cases in tests/tfjs
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	PYTHONPATH=. TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python tests/tfjs/build_cases.py "$$folder" 2>/dev/null; \
+	PYTHONPATH=. $(BIN)/python tests/tfjs/layer_table.py "$$folder" > docs/tfjs-layers.md
 
 train-demo: $(STAMP) ## train the digits model again
 	$(BIN)/python examples/digits/train.py

@@ -139,7 +139,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class Artifact:
-    """One file (or folder of files) that a runtime loads."""
+    """One file (or folder of files) that a runtime loads.
+
+    Attributes:
+        script: For a TF.js model that TF.js' own layers cannot express, the script that registers
+            the missing ones; runtimes load it before the model.
+    """
 
     id: str
     path: str
@@ -150,6 +155,7 @@ class Artifact:
     size_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     gate: Gate = Gate("skipped", "not verified")
+    script: str | None = None
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,16 @@ class Child:
         """Asks and waits."""
         return self.submit(method, stage, keep=keep, **arguments).result()
 
+    def again(self) -> Child:
+        """Starts another child of the same kind that has been asked what this one must keep."""
+        child = Child(self._module, verbose=self._verbose, temporary=self._temporary)
+        for request in self._requests:
+            if request.keep:
+                child._requests.append(request)
+                child._send(request.text)
+                child.receive(len(child._requests) - 1)
+        return child
+
     def receive(self, number: int) -> Any:
         """Returns the answer to request `number`; earlier answers are kept for their askers."""
         while len(self._answers) <= number:

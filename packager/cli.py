@@ -38,6 +38,8 @@ _output_options = _options(
 )
 
 _source_options = (
+    click.option("--no-fold", is_flag=True, help="TF.js: keep normalisations as layers."),
+    click.option("--fused-layers", is_flag=True, help="TF.js: faster classes of packager-layers."),
     click.option("--signature", help="Which signature of a SavedModel."),
     click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
     click.option(
@@ -111,6 +113,7 @@ def cli() -> None:
 @_build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
 @click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @_output_options
 def build(model: str | None, **flags: Any) -> int:
@@ -275,6 +278,9 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "targets": list(flags["only"]) or None,
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "gates": {key: flags[key] for key in _GATES},
+        "fold": False if flags["no_fold"] else None,
+        "fused_layers": flags["fused_layers"] or None,
+        "verify": False if flags.get("no_verify") else None,
         "force": flags.get("force") or None,
     }
 

@@ -75,6 +75,9 @@ class Config:
             `uint8`, each alone or as `uint8:PATTERN`.
         gates: Limits that each artifact must keep.
         golden: The samples that a bundle checks itself with.
+        fold: Merge normalisations and activations into the layers before them in TF.js models.
+        fused_layers: Use the fused classes of packager-layers.js in TF.js layers models.
+        verify: Run the artifacts and compare them with the model; a flag, never in a file.
         force: Replace a bundle of the same version; a flag, never in a file.
     """
 
@@ -92,6 +95,9 @@ class Config:
     tfjs_weights: tuple[str, ...] = ()
     gates: GateLimits = field(default_factory=GateLimits)
     golden: Golden = field(default_factory=Golden)
+    fold: bool = True
+    fused_layers: bool = False
+    verify: bool = True
     force: bool = False
 
     def to_yaml(self, relative_to: Path | None = None) -> str:
@@ -204,10 +210,13 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "tfjs_weights": Values.weight_rules,
         "gates": GateLimits,
         "golden": Golden,
+        "fold": Values.switch,
+        "fused_layers": Values.switch,
+        "verify": Values.switch,
         "force": Values.switch,
     },
 }
-_FLAGS_ONLY = ("force", "allow_unsafe_code")
+_FLAGS_ONLY = ("force", "allow_unsafe_code", "verify")
 # `model: digits.keras` is short for `model: {source: digits.keras}`.
 _SHORT_FORMS = {Model: "source", DataSource: "source"}
 
@@ -314,6 +323,8 @@ _COMMENTS: dict[str, tuple[str, str]] = {
         "[float16, 'uint8:conv*/kernel']",
     ),
     "gates": ("Limits that each artifact must keep; false: no limit.", "{max_drop: 0.01}"),
+    "fold": ("TF.js: merge normalisations and activations into the layers before them.", "true"),
+    "fused_layers": ("TF.js: faster layers, for which pages load packager-layers.js.", "true"),
     "golden": ("Samples that the bundle checks itself with on any machine.", "{count: 16}"),
 }
 

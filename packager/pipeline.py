@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,11 +28,16 @@ from packager.errors import (
 )
 from packager.job import Failure, Job, remove
 from packager.labels import check_distinct, check_labels, read_labels
+from packager.loaders import keras_file
+from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
 from packager.samples import Samples
-from packager.targets import TARGETS, select
-from packager.verify.check import SourceOutputs, verify_artifacts
+from packager.targets import TARGETS, Selection, select, tfjs, tfjs_layers
+from packager.targets.tfjs_flatten import UniqueNames
+from packager.verify import tfjs_check
+from packager.verify.check import UNVERIFIED, SourceOutputs, store_golden, verify_artifacts
+from packager.verify.tfjs_check import Inside
 
 _TOOLS = ("ai-edge-litert", "litert-quantizer", "pillow")
 
@@ -79,6 +85,13 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         detail.append(f"{found.format}, {found.saved_by}, {human_size(found.size_bytes)}")
     base = Path(config.output) / (config.name or found.name)
     version = None if config.version == "next" else config.version
+    described = _without_tensorflow(config, found, selection)
+    if described is not None:
+        with (
+            _storage_errors(Path(config.output)),
+            publish.staging(base, version, force=config.force) as stage,
+        ):
+            return _write_unverified(config, found, stage, *described, reporter)
     with (
         _storage_errors(Path(config.output)),
         publish.staging(base, version, force=config.force) as stage,
@@ -90,7 +103,44 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         manifest = _declare(config, found, stage, opened)
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
         manifest = _make(job)
-        return _publish(job, manifest, stage)
+        return _publish(config, reporter, manifest, stage, job.failures)
+
+
+def _without_tensorflow(
+    config: Config, found: ModelFile, selection: Selection
+) -> tuple[LayerGraph, dict[str, Any]] | None:
+    """The model's layers and ends, where nothing but a TF.js layers model is to be written.
+
+    None where TensorFlow is needed: to verify, for other targets, or to read the file.
+    """
+    only_layers = [target.id for target in selection.targets] == ["tfjs/layers"]
+    if config.verify or not only_layers or found.format != "keras3":
+        return None
+    graph = keras_file.read(Path(found.source))
+    plan = tfjs_layers.plan(graph, UniqueNames()) if graph else None
+    # A refusal is worded once Keras has opened the file.
+    if graph is None or plan is None or plan.reasons:
+        return None
+    ends = keras_file.ends(graph, plan.outputs)
+    return None if ends is None else (graph, ends)
+
+
+def _write_unverified(
+    config: Config,
+    found: ModelFile,
+    stage: Staging,
+    graph: LayerGraph,
+    ends: dict[str, Any],
+    reporter: Reporter,
+) -> BuildResult:
+    """Publishes a bundle that nothing has run."""
+    manifest = _declare(config, found, stage, {**ends, "saved_by": found.saved_by, "tools": {}})
+    with reporter.stage("tfjs/layers") as detail:
+        artifact, _ = tfjs.write(graph, config, manifest, stage.folder)
+        detail.append(human_size(artifact.size_bytes))
+    manifest = replace(manifest, artifacts=(replace(artifact, gate=UNVERIFIED),))
+    _write_texts(config, manifest, stage.folder)
+    return _publish(config, reporter, manifest, stage)
 
 
 def _declare(config: Config, found: ModelFile, stage: Staging, opened: dict[str, Any]) -> Manifest:
@@ -163,14 +213,40 @@ def _make(job: Job) -> Manifest:
     if not job.artifacts:
         raise _nothing_made(job)
     manifest = _describe(job, data)
+    inside = _ask_inside(job, data) if job.config.verify else None
     with job.reporter.stage("run the source model"):
         for pending in answers:
             pending.result()
+        logits = inside.result() if inside else []
     # The server's engine loads TensorFlow, too; two at once are not needed.
     job.source.close()
+    if not job.config.verify:
+        return store_golden(manifest, job.folder, source_outputs, data)
     verified = verify_artifacts(manifest, job.folder, job.work, source_outputs, data, job.reporter)
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
+    if inside:
+        found = Inside(
+            folder=job.folder,
+            work=job.work,
+            inputs=data.golden_inputs,
+            layers=json.loads((job.work / tfjs.LAYERS).read_text(encoding="utf-8")),
+            logits=logits,
+            opened=job.source.again,
+        )
+        with job.reporter.stage("look into the TF.js model"):
+            verified = replace(verified, manifest=tfjs_check.check(verified.manifest, found))
     return _without_failed(job, verified.manifest)
+
+
+def _ask_inside(job: Job, data: Samples) -> Pending | None:
+    """Asks for the source's logits, which a TF.js layers model is compared with, too."""
+    if all(artifact.runtime.kind != tfjs_check.KIND for artifact in job.artifacts):
+        return None
+    folder = job.work / "logits"
+    folder.mkdir()
+    return job.source.submit(
+        "probe", "computing the logits", inputs=data.golden_inputs, outputs=folder
+    )
 
 
 def _without_failed(job: Job, manifest: Manifest) -> Manifest:
@@ -210,12 +286,7 @@ def _ask_source(job: Job, data: Samples) -> tuple[SourceOutputs, list[Pending]]:
 
 def _describe(job: Job, data: Samples) -> Manifest:
     """Adds what is known before verification, and the files that explain the others."""
-    if job.manifest.labels:
-        text = "".join(f"{label}\n" for label in job.manifest.labels)
-        (job.folder / "labels.txt").write_text(text, encoding="utf-8")
-    (job.folder / "package.yaml").write_text(
-        replace(job.config, version=job.manifest.version).to_yaml(job.folder), encoding="utf-8"
-    )
+    _write_texts(job.config, job.manifest, job.folder)
     if any(artifact.runtime.kind == "tflite" for artifact in job.artifacts):
         _copy_edge(job.folder)
     return replace(
@@ -224,6 +295,15 @@ def _describe(job: Job, data: Samples) -> Manifest:
         refused=tuple(job.refused),
         golden=Golden(bundle.GOLDEN, len(data.golden), data.synthetic),
         calibration=data.calibration,
+    )
+
+
+def _write_texts(config: Config, manifest: Manifest, folder: Path) -> None:
+    if manifest.labels:
+        text = "".join(f"{label}\n" for label in manifest.labels)
+        (folder / "labels.txt").write_text(text, encoding="utf-8")
+    (folder / "package.yaml").write_text(
+        replace(config, version=manifest.version).to_yaml(folder), encoding="utf-8"
     )
 
 
@@ -243,16 +323,22 @@ def _nothing_made(job: Job) -> PackagerError:
     return UnsupportedError(f"{first.id}: {first.reason}", hint=first.hint)
 
 
-def _publish(job: Job, manifest: Manifest, stage: Staging) -> BuildResult:
+def _publish(
+    config: Config,
+    reporter: Reporter,
+    manifest: Manifest,
+    stage: Staging,
+    failures: Sequence[Failure] = (),
+) -> BuildResult:
     """Hashes, reports, and gives the bundle its number, or sets it aside."""
     manifest = replace(manifest, files=bundle.hash_bundle(stage.folder))
     manifest = replace(manifest, checksum=bundle.checksum(bundle.to_json(manifest)))
     bundle.write_json(manifest, stage.folder / bundle.MANIFEST)
-    report.write(stage.folder, manifest, job.reporter)
-    result = BuildResult(stage.target, manifest, tuple(job.failures))
+    report.write(stage.folder, manifest, reporter)
+    result = BuildResult(stage.target, manifest, tuple(failures))
     if result.rejected:
         return replace(result, path=publish.reject(stage))
-    publish.publish(stage, force=job.config.force)
+    publish.publish(stage, force=config.force)
     return result
 
 

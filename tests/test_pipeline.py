@@ -1,4 +1,4 @@
-"""Whole builds: the digits example, a real model of somebody else, and small odd ones."""
+"""Whole builds: the digits example, and small odd models."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packager import bundle
-from tests.conftest import DIGITS, ROOT, loaded, packager
+from tests.conftest import DIGITS, ROOT, packager
 
 pytestmark = [pytest.mark.tf, pytest.mark.node]
 
@@ -125,56 +125,6 @@ def test_predict_answers_label_and_score(digits_bundle):
     wanted = [str(np.argmax(s["outputs"]["digit"])) for s in samples[:5]]
     assert [a["label"] for a in answers] == wanted
     assert all(0.5 < a["score"] <= 1 for a in answers)
-
-
-@pytest.fixture(scope="session")
-def mnist_bundle(shared, once):
-    def make(folder):
-        with loaded(shared / "data/mnist5k/mnist5k.npz") as data:
-            order = np.random.default_rng(1).permutation(5000)
-            np.savez(folder / "calibration.npz", x=data["x"][order[:100]])
-            np.savez(folder / "evaluation.npz", x=data["x"][order[100:]], y=data["y"][order[100:]])
-        ran = packager(
-            "build", shared / "models/mnist_cnn_keras3/model.keras", "--output", folder,
-            "--name", "mnist", "--preprocess", "0..1", "--calibration", folder / "calibration.npz",
-            "--evaluation", folder / "evaluation.npz", "--json",
-        )  # fmt: skip
-        assert ran.code == 0, ran.err
-
-    return once("mnist", make) / "mnist" / "1"
-
-
-def test_a_real_model_packages_with_every_artifact(mnist_bundle):
-    manifest = bundle.read_manifest(mnist_bundle)
-    assert [a.id for a in manifest.artifacts] == EVERYTHING
-    assert {a.gate.status for a in manifest.artifacts} == {"passed"}
-    assert manifest.artifact("tflite/int8").metrics["drop"] <= 0.01
-    assert manifest.source.saved_by == "keras 3.8.0"
-
-
-@pytest.mark.parametrize(
-    ("artifact", "tolerance"), [("tflite/float32", 1e-5), ("tflite/float16", 5e-3)]
-)
-def test_a_real_model_equals_numpy_code_that_never_saw_tensorflow(
-    mnist_bundle, shared, tmp_path, artifact, tolerance
-):
-    """golden_numpy.npz was computed without TensorFlow, from 64 digits."""
-    manifest = bundle.read_manifest(mnist_bundle)
-    with loaded(shared / "models/mnist_cnn_keras3/golden_numpy.npz") as golden:
-        expected, inputs = golden["y"], golden["x0"].astype(np.float32)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "out").mkdir()
-    np.save(tmp_path / "in" / f"{manifest.inputs[0].name}.npy", inputs)
-    done = subprocess.run(
-        [sys.executable, ROOT / "edge/run.py", "run",
-         mnist_bundle / manifest.artifact(artifact).path,
-         "--inputs", tmp_path / "in", "--outputs", tmp_path / "out"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    got = np.load(tmp_path / "out" / f"{manifest.outputs[0].name}.npy")
-    assert len(got) == 64
-    assert np.abs(got - expected).max() <= tolerance
 
 
 def build(tmp_path, model, *flags):

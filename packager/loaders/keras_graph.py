@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from packager.errors import UnsupportedError
+from packager.loaders.keras_masks import config_with_masks, has_masked_outputs
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, Spec, TensorRef
 
 Specs = dict[TensorRef, Spec]
@@ -40,11 +41,11 @@ def layer_graph(model: Any) -> LayerGraph:
             f"the model {model.name!r} is subclassed ({type(model).__name__}): no layer graph",
             hint="build it with the functional API, or use the SavedModel and TFLite artifacts",
         )
-    config = functional.get_config()
+    config = config_with_masks(functional)
     # Operators such as `x + y` are in the configuration, but not in `model.layers`.
     by_name = {operation.name: operation for operation in functional.operations}
-    outputs = tuple(_from_zero(ref, by_name) for ref in _refs(config["output_layers"]))
-    specs = _specs(config["layers"])
+    outputs = tuple(_from_zero(ref, by_name) for ref in refs_of(config["output_layers"]))
+    specs = specs_of(config["layers"])
     specs |= {
         ref: Spec(tuple(tensor.shape), str(tensor.dtype))
         for ref, tensor in zip(outputs, functional.outputs, strict=True)
@@ -52,8 +53,10 @@ def layer_graph(model: Any) -> LayerGraph:
     return LayerGraph(
         name=model.name,
         class_name="Sequential" if is_sequential else "Functional",
-        layers=_sorted(tuple(_layer(by_name[c["name"]], c, specs) for c in config["layers"])),
-        inputs=tuple(_refs(config["input_layers"])),
+        layers=sort_layers(
+            tuple(_layer(by_name.get(c["name"]), c, specs) for c in config["layers"])
+        ),
+        inputs=tuple(refs_of(config["input_layers"])),
         outputs=outputs,
     )
 
@@ -72,13 +75,19 @@ def _from_zero(ref: TensorRef, by_name: dict[str, Any]) -> TensorRef:
 
 def _layer(layer: Any, described: dict[str, Any], specs: Specs) -> Layer:
     nested = hasattr(layer, "layers") and is_graph(layer)
+    name = described["name"]
+    if nested and has_masked_outputs(getattr(layer, "_functional", layer)):
+        described["inbound_nodes"] = [
+            {**node, "kwargs": {**node["kwargs"], "mask": "of its outputs"}}
+            for node in described["inbound_nodes"]
+        ]
     return Layer(
         class_name=described["class_name"],
-        name=layer.name,
+        name=name,
         module=described.get("module") or "",
         config={k: v for k, v in described["config"].items() if not (nested and k == "layers")},
         calls=tuple(
-            call_of(node, layer.name, number, specs)
+            call_of(node, name, number, specs)
             for number, node in enumerate(described.get("inbound_nodes", []))
         ),
         weights={} if nested else _weights(layer),
@@ -87,7 +96,11 @@ def _layer(layer: Any, described: dict[str, Any], specs: Specs) -> Layer:
 
 
 def _weights(layer: Any) -> dict[str, Any]:
+    """A layer's weights by their path below it; an operator that computes a mask has none."""
     import numpy as np
+
+    if layer is None:
+        return {}
 
     # The path is the one at which the layer was built; it may have been renamed since.
     prefix = f"{getattr(layer, 'path', None) or layer.name}/"
@@ -115,8 +128,15 @@ def call_of(node: dict[str, Any], layer: str, number: int, specs: Specs) -> Call
         ref.tensor: spec for ref, spec in specs.items() if (ref.layer, ref.node) == (layer, number)
     }
     return Call(
-        tuple(refs), tuple(args), {k: v for k, v in kwargs.items() if v is not None}, outputs
+        tuple(refs), tuple(args), {k: v for k, v in kwargs.items() if _is_given(v)}, outputs
     )
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an argument says something; the masks of several tensors are a list of None."""
+    if isinstance(value, list) and value:
+        return any(map(_is_given, value))
+    return value is not None
 
 
 def _placed(value: Any, refs: list[TensorRef]) -> Any:
@@ -132,7 +152,7 @@ def _placed(value: Any, refs: list[TensorRef]) -> Any:
     return value
 
 
-def _specs(layers: list[dict[str, Any]]) -> Specs:
+def specs_of(layers: list[dict[str, Any]]) -> Specs:
     """Shapes and types of all tensors that some call takes."""
     nodes = [layer.get("inbound_nodes", []) for layer in layers]
     return {
@@ -152,7 +172,7 @@ def _tensors(value: Any) -> Iterator[dict[str, Any]]:
             yield from _tensors(item)
 
 
-def _refs(value: Any) -> Iterator[TensorRef]:
+def refs_of(value: Any) -> Iterator[TensorRef]:
     """References of `input_layers`: one bare `[name, node, tensor]`, or a structure of them."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
@@ -160,10 +180,10 @@ def _refs(value: Any) -> Iterator[TensorRef]:
         yield TensorRef(*value)
     else:
         for item in value:
-            yield from _refs(item)
+            yield from refs_of(item)
 
 
-def _sorted(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+def sort_layers(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Orders layers so that each stands after those that its first calls need."""
     by_name = {layer.name: layer for layer in layers}
     done: dict[str, Layer] = {}

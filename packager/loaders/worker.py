@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from packager.children import serve
-from packager.errors import ConversionError, UsageError, brief
+from packager.errors import ConversionError, ModelError, UsageError, brief
 from packager.loaders import (
     activations,
     keras3,
     keras_graph,
+    keras_probe,
     layer_graph,
     recurrent,
     saved_model,
@@ -176,6 +177,31 @@ class Worker:
                 written[name][start : start + batch] = values
         return count
 
+    def probe(self, inputs: str, outputs: str, layers: list[str] | None = None) -> list[str]:
+        """Writes what layers give on `<input>.npy` arrays, as `0.npy`, `1.npy`, ….
+
+        Args:
+            inputs: Folder of the inputs.
+            outputs: Folder for the values.
+            layers: Names of layers; None: the outputs before their softmax or sigmoid.
+
+        Returns:
+            What was written, in order: names of layers or outputs; nothing where the model has no
+            Keras layers.
+        """
+        model = self.opened.keras_model
+        if model is None or not keras_graph.is_graph(model):
+            return []
+        arrays = [np.load(Path(inputs) / f"{end.name}.npy") for end in self.opened.inputs]
+        if layers is None:
+            names = [end.name for end in self.opened.outputs]
+            found = keras_probe.logits(model, arrays, names)
+        else:
+            found = keras_probe.layer_outputs(model, arrays, layers)
+        for number, values in enumerate(found.values()):
+            np.save(Path(outputs) / f"{number}.npy", values)
+        return list(found)
+
     def _run(self, arrays: dict[str, Any]) -> dict[str, Any]:
         import tensorflow as tf
 
@@ -191,9 +217,16 @@ class Worker:
                 hint="give inputs that it takes: --evaluation DATA",
             ) from error
         if not self._compared:
-            trace_check.check(self.opened, tensors, result)
+            trace_check.check(self.opened, tensors, result, self._traced())
             self._compared = True
+        rows = len(next(iter(tensors.values())))
         for name, values in result.items():
+            if not values.shape or len(values) != rows:
+                raise ModelError(
+                    f"the output {name!r} has the shape {list(values.shape)} for {rows} samples:"
+                    " the first axis of every input and output must be the sample",
+                    hint="build a model that takes and returns [samples, ...]",
+                )
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ConversionError(
                     f"the source model's output {name!r} is not finite on the samples",
@@ -241,6 +274,7 @@ if __name__ == "__main__":
             "write_tfjs_graph": worker.write_tfjs_graph,
             "reasons_against_tfjs_graph": worker.reasons_against_tfjs_graph,
             "predict": worker.predict,
+            "probe": worker.probe,
             "predict_nudged": worker.predict_nudged,
         }
     )

@@ -92,9 +92,10 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         found.append(("On a server", f"predict = {call}\nanswer = predict({names})"))
     for kind, load in (("tfjs-layers", "loadLayersModel"), ("tfjs-graph", "loadGraphModel")):
         for artifact in (a for a in manifest.artifacts if a.runtime.kind == kind):
-            script = f'const model = await tf.{load}("{artifact.path}");'
-            html = f'<script src="tf.min.js"></script>\n<script type="module">{script}</script>'
-            found.append(("In a browser", html))
+            script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
+            call = f'const model = await tf.{load}("{artifact.path}");'
+            call = f'<script type="module">{call}</script>'
+            found.append(("In a browser", f'<script src="tf.min.js"></script>\n{script}{call}'))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,18 @@ from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
 from packager.targets import tfjs_graph, tfjs_layers, tfjs_weights
 from packager.targets.tfjs_files import RUNTIME
+from packager.targets.tfjs_layers import Style
 
 if TYPE_CHECKING:
+    from packager.bundle import Manifest
     from packager.children import Pending
+    from packager.config import Config
     from packager.job import Job
+    from packager.loaders.layer_graph import LayerGraph
     from packager.targets import Target
+
+# TF.js' layer by the path of the Keras layer, in the scratch folder.
+LAYERS = "tfjs-layers.json"
 
 
 def ask(job: Job) -> Pending:
@@ -41,8 +49,6 @@ def make(job: Job, pending: Pending) -> None:
 
 
 def _make_layers(job: Job, target: Target, pending: Pending) -> None:
-    folder = job.folder / "tfjs" / "layers"
-    rules = tfjs_weights.parse(job.config.tfjs_weights)
     with job.making([target], target.id, *files(job, target)) as detail:
         if not pending.result():
             if job.selection.falls_back:
@@ -54,14 +60,41 @@ def _make_layers(job: Job, target: Target, pending: Pending) -> None:
                 hint="give the .keras file that it was exported from",
             )
         graph = layer_graph.load(job.work / "layers")
-        written = tfjs_layers.write(graph, folder, card=job.manifest.card(), rules=rules)
-        detail.append(human_size(written.size_bytes))
-        job.artifacts.append(
-            Artifact(
-                id="tfjs/layers",
-                path=written.model_json.relative_to(job.folder).as_posix(),
-                runtime=Runtime("tfjs-layers", RUNTIME),
-                quantization=tfjs_weights.quantization(rules),
-                size_bytes=written.size_bytes,
-            )
-        )
+        artifact, layers = write(graph, job.config, job.manifest, job.folder)
+        detail.append(human_size(artifact.size_bytes))
+        (job.work / LAYERS).write_text(json.dumps(layers), encoding="utf-8")
+        job.artifacts.append(artifact)
+
+
+def write(
+    graph: LayerGraph, config: Config, manifest: Manifest, folder: Path
+) -> tuple[Artifact, dict[str, str]]:
+    """Writes `tfjs/layers/` into a bundle's folder.
+
+    Returns:
+        The artifact, and TF.js' layer by the path of the Keras layer.
+
+    Raises:
+        UnsupportedError: A layer has no exact form in TF.js.
+    """
+    rules = tfjs_weights.parse(config.tfjs_weights)
+    written = tfjs_layers.write(
+        graph,
+        folder / "tfjs/layers",
+        card=manifest.card(),
+        style=Style(fold=config.fold, fused=config.fused_layers),
+        rules=rules,
+    )
+    size, script = written.files.size_bytes, None
+    if written.script is not None:
+        size += written.script.stat().st_size
+        script = written.script.relative_to(folder).as_posix()
+    artifact = Artifact(
+        id="tfjs/layers",
+        path=written.files.model_json.relative_to(folder).as_posix(),
+        runtime=Runtime("tfjs-layers", RUNTIME),
+        quantization=tfjs_weights.quantization(rules),
+        size_bytes=size,
+        script=script,
+    )
+    return artifact, written.layers

@@ -1,49 +1,19 @@
-"""TF.js layers as values, and how Keras' activations are said in them."""
+"""How Keras' activations are said in TF.js."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
 from packager.loaders.keras2_table import HARD_SIGMOID
-from packager.loaders.layer_graph import Layer, Weights
-from packager.targets.tfjs_shapes import Shape
-
-Config = dict[str, Any]
-
-
-class Refused(Exception):
-    """A layer has no exact form.
-
-    Attributes:
-        reason: Why.
-        way_out: The change of the model that helps; empty when there is none.
-    """
-
-    def __init__(self, reason: str, way_out: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.way_out = way_out
-
-
-@dataclass(frozen=True)
-class Stock:
-    """One layer of TF.js: class name, configuration without name and dtype, weights."""
-
-    class_name: str
-    config: Config = field(default_factory=dict)
-    weights: Weights = field(default_factory=dict)
-
-
-Chain = tuple[Stock, ...]
-Rule = Callable[[Layer, Sequence[Shape]], Chain]
-
-
-def rescaling(scale: object, offset: object) -> Stock:
-    """`x * scale + offset`; each is a number or a list with one per channel."""
-    return Stock("Rescaling", {"scale": scale, "offset": offset})
-
+from packager.targets.tfjs_parts import (
+    CUSTOM,
+    TENSOR,
+    Chain,
+    Part,
+    Refused,
+    Rule,
+    Site,
+    operator,
+    rescaling,
+)
 
 # TF.js' name by Keras' name, for activations of equal definition.
 _SAME = (
@@ -60,14 +30,46 @@ ACTIVATIONS = {
 # Keras 3: relu6(x + 3) / 6.
 _HARD_SIGMOID: Chain = (
     rescaling(1.0, 3.0),
-    Stock("ReLU", {"max_value": 6.0}),
+    Part("ReLU", {"max_value": 6.0}),
     rescaling(1.0 / 6.0, 0.0),
 )
 
 ACTIVATION_CHAINS: dict[str, Chain] = {
     "hard_sigmoid": _HARD_SIGMOID,
-    "leaky_relu": (Stock("LeakyReLU", {"alpha": 0.2}),),
+    "leaky_relu": (Part("LeakyReLU", {"alpha": 0.2}),),
+    "hard_tanh": (
+        rescaling(1.0, 1.0),
+        Part("ReLU", {"max_value": 2.0}),
+        rescaling(1.0, -1.0),
+    ),
+    "sparse_sigmoid": (
+        rescaling(0.5, 0.5),
+        Part("ReLU", {"max_value": 1.0}),
+    ),
 }
+
+# Registered by web/packager-layers.js: Keras' name and the name there.
+_OWN = {
+    "hard_silu": "HardSilu",
+    "hard_swish": "HardSilu",
+    "exponential": "Exponential",
+    "log_sigmoid": "LogSigmoid",
+    "celu": "Celu",
+    "glu": "Glu",
+    "hard_shrink": "HardShrink",
+    "soft_shrink": "SoftShrink",
+    "sparse_plus": "SparsePlus",
+    "sparsemax": "Sparsemax",
+    "squareplus": "Squareplus",
+    "tanh_shrink": "TanhShrink",
+    "threshold": "Threshold",
+    # Where a chain cannot stand behind: inside recurrent layers.
+    "hard_sigmoid": "HardSigmoid",
+    "leaky_relu": "LeakyRelu",
+    "hard_tanh": "HardTanh",
+    "sparse_sigmoid": "SparseSigmoid",
+}
+OWN_ACTIVATIONS = {name: CUSTOM + own for name, own in _OWN.items()}
 
 
 def activation(value: object) -> tuple[str, Chain]:
@@ -82,48 +84,64 @@ def activation(value: object) -> tuple[str, Chain]:
     Raises:
         Refused: TF.js has no equal activation.
     """
-    name = "linear" if value is None else value
-    if isinstance(name, dict) and name.get("config") == HARD_SIGMOID:
-        name = HARD_SIGMOID
-    if isinstance(name, str) and name in ACTIVATIONS:
+    name = _name(value)
+    if name in ACTIVATIONS:
         return ACTIVATIONS[name], ()
-    if isinstance(name, str) and name in ACTIVATION_CHAINS:
+    if name in ACTIVATION_CHAINS:
         return "linear", ACTIVATION_CHAINS[name]
-    shown = name if isinstance(name, str) else "given as a function"
-    known = ", ".join(sorted({*ACTIVATIONS, *ACTIVATION_CHAINS} - {HARD_SIGMOID}))
-    raise Refused(f"the activation {shown} is not in TF.js", f"use one of {known}")
+    return inside(value), ()
 
 
-def _activation_layer(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    name, behind = activation(layer.config["activation"])
-    return behind or (Stock("Activation", {"activation": name}),)
+def inside(value: object) -> str:
+    """Says an activation by one name, for layers that nothing can be put behind.
+
+    Raises:
+        Refused: As `activation` does.
+    """
+    name = _name(value)
+    found = ACTIVATIONS.get(name) or OWN_ACTIVATIONS.get(name)
+    if found is None:
+        shown = name or "given as a function"
+        known = ", ".join(sorted({*ACTIVATIONS, *_OWN} - {HARD_SIGMOID}))
+        raise Refused(f"the activation {shown} is not in TF.js", f"use one of {known}")
+    return found
 
 
-def _relu(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    config = layer.config
+def _name(value: object) -> str:
+    if isinstance(value, dict):
+        # Any other function is the user's own, whatever its name.
+        return HARD_SIGMOID if value.get("config") == HARD_SIGMOID else ""
+    if value is None:
+        return "linear"
+    return value if isinstance(value, str) else ""
+
+
+def _activation_layer(site: Site) -> Chain:
+    name, behind = activation(site.config["activation"])
+    return behind or (Part("Activation", {"activation": name}),)
+
+
+def _relu(site: Site) -> Chain:
+    config = site.config
     slope, threshold = config.get("negative_slope") or 0.0, config.get("threshold") or 0.0
     ceiling = config.get("max_value")
     if slope == 0 and threshold == 0:
-        return (Stock("ReLU", {} if ceiling is None else {"max_value": ceiling}),)
+        return (Part("ReLU", {} if ceiling is None else {"max_value": ceiling}),)
     if threshold == 0 and ceiling is None:
-        return (Stock("LeakyReLU", {"alpha": slope}),)
-    if slope == 0 and ceiling is None:
-        return (Stock("ThresholdedReLU", {"theta": threshold}),)
-    raise Refused(
-        "TF.js has no ReLU with more than one of max_value, negative_slope and threshold",
-        "use one of them",
-    )
+        return (Part("LeakyReLU", {"alpha": slope}),)
+    if slope == 0 and ceiling is None and threshold > 0:
+        return (Part("ThresholdedReLU", {"theta": threshold}),)
+    return (operator("reluGeneral", TENSOR, slope, ceiling, threshold),)
 
 
-def _leaky_relu(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
+def _leaky_relu(site: Site) -> Chain:
     # TF.js knows the older name only and takes 0.3 when it is missing.
-    return (Stock("LeakyReLU", {"alpha": layer.config["negative_slope"]}),)
+    return (Part("LeakyReLU", {"alpha": site.config["negative_slope"]}),)
 
 
-def _elu(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    if layer.config.get("alpha", 1.0) != 1.0:
-        raise Refused(f"TF.js has no ELU(alpha={layer.config['alpha']})", "use alpha=1")
-    return (Stock("ELU", {"alpha": 1.0}),)
+def _elu(site: Site) -> Chain:
+    alpha = site.config.get("alpha", 1.0)
+    return (Part("ELU", {"alpha": 1.0}) if alpha == 1 else operator("elu", TENSOR, alpha),)
 
 
 ACTIVATION_RULES: dict[str, Rule] = {

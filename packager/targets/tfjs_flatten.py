@@ -135,12 +135,7 @@ class _Flattener:
     def inline(self, graph: LayerGraph, prefix: str, feeds: Sequence[TensorRef]) -> list[TensorRef]:
         """Adds one call of a model; returns its outputs."""
         if len(feeds) != len(graph.inputs):
-            raise UnsupportedError(
-                f"layer {prefix.rstrip('/')!r} ({graph.class_name}): the nested model takes "
-                f"{len(graph.inputs)} tensors and is called with {len(feeds)}; masks cannot be "
-                "given to it",
-                hint="call it on its inputs only",
-            )
+            raise _masked(prefix.rstrip("/"), graph)
         known = _Known(graph, dict(zip(graph.inputs, feeds, strict=True)))
         pending = [(layer, k) for layer in graph.layers for k in range(len(layer.calls))]
         while pending:
@@ -167,6 +162,8 @@ class _Flattener:
     ) -> Sequence[TensorRef]:
         path = prefix + layer.name
         if layer.graph is not None:
+            if layer.calls[k].kwargs.get("mask") is not None:
+                raise _masked(path, layer.graph)
             return self.inline(layer.graph, f"{path}/", inputs)
         flat = self._flat(layer, path)
         flat.calls.append(tuple(inputs))
@@ -179,6 +176,14 @@ class _Flattener:
         if path not in self.layers:
             self.layers[path] = FlatLayer(self._names.take(path), path, layer)
         return self.layers[path]
+
+
+def _masked(path: str, graph: LayerGraph) -> UnsupportedError:
+    return UnsupportedError(
+        f"layer {path!r} ({graph.class_name}): masks pass into or out of the nested model beside "
+        "its tensors, which a flat graph cannot show",
+        hint="build the model without nesting, or give the mask as an input",
+    )
 
 
 def _disconnected(graph: LayerGraph, prefix: str, layer: Layer) -> ConversionError:

@@ -1,115 +1,113 @@
-"""Decides for one layer of a flat graph which TF.js layers stand for it."""
+"""Decides for one call of a layer which TF.js layers stand for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from packager.loaders.layer_graph import Layer, Weights
-from packager.targets.tfjs_activations import Chain, Refused, Stock, rescaling
+from packager.loaders.layer_graph import Layer, Spec, Weights
 from packager.targets.tfjs_flatten import FlatLayer
-from packager.targets.tfjs_rules import (
-    IDENTITIES,
-    LAYER_RULES,
-    MERGES,
-    OPERATOR_RULES,
-    SHAPE_DEPENDENT,
-)
-from packager.targets.tfjs_shapes import Shape
+from packager.targets.tfjs_operators import OPERATOR_RULES
+from packager.targets.tfjs_parts import Chain, Part, Refused, Site
+from packager.targets.tfjs_preprocessing import IDENTITIES
+from packager.targets.tfjs_rules import LAYER_RULES, SEVERAL_INPUTS
+from packager.targets.tfjs_stock import check_config
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 _INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
-_POLICIES = (*_FLOATS, "mixed_float16", "mixed_bfloat16")
+_POLICIES = (*_FLOATS, *_INTEGERS, "bool", "mixed_float16", "mixed_bfloat16")
+
+# Arguments of calls that the rules read, by class; all layers take `training`, which an
+# inference overrides. A mask does nothing to the layers in `_MASK_IGNORED`.
+_RECURRENT = ("sequences", "initial_state", "mask")
+_ATTENTION = ("return_attention_scores", "use_causal_mask")
+_READ = {
+    **dict.fromkeys(("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional"), _RECURRENT),
+    **dict.fromkeys(("Attention", "AdditiveAttention"), ("inputs", "mask", *_ATTENTION)),
+    **dict.fromkeys(
+        ("MultiHeadAttention", "GroupedQueryAttention", "GroupQueryAttention"),
+        (
+            *("query", "value", "key", "query_mask", "value_mask", "key_mask", "attention_mask"),
+            *_ATTENTION,
+        ),
+    ),
+    **dict.fromkeys(("Softmax", "GlobalAveragePooling1D", "TimeDistributed"), ("inputs", "mask")),
+    "ReversibleEmbedding": ("inputs", "reverse"),
+    "CategoryEncoding": ("inputs", "count_weights"),
+}
+_MASK_IGNORED = ("BatchNormalization", *IDENTITIES)
 
 
-def chain_of(item: FlatLayer, shapes: Sequence[Shape] | None) -> Chain:
-    """Returns the TF.js layers that compute what a layer does.
+def chain_of(item: FlatLayer, call: int, inputs: tuple[Spec, ...]) -> Chain:
+    """Returns the TF.js layers that compute what a call of a layer does.
 
     Args:
         item: The layer.
-        shapes: The input shapes of its first call, batch axis included; None when they are not
-            known because a layer before it was refused. Then only a part is judged.
+        call: Which of its calls.
+        inputs: Shapes and types of the tensors that it takes, batch axis included.
 
     Returns:
-        The chain; empty when the layer does nothing at inference or when it was judged in part.
+        The chain; empty when the layer does nothing at inference.
 
     Raises:
         Refused: There is no exact form.
     """
-    layer = item.layer
-    if layer.class_name == "InputLayer":
-        return (_input(layer),)
+    if item.layer.class_name == "InputLayer":
+        return (_input(item.layer),)
+    return _judge(Site(item.layer, item.originals[call], inputs, _judge))
+
+
+def _judge(site: Site) -> Chain:
+    layer = site.layer
     if layer.class_name not in IDENTITIES:
         layer = replace(layer, weights=_converted(layer.weights))
+    site = replace(site, layer=layer)
     _check_policy(layer)
-    arguments = _arguments(item)
-    if _is_operator(layer):
-        return _operator(layer, arguments, shapes)
+    if is_operator(layer):
+        return _operator(site)
     _check_module(layer)
-    if arguments:
-        raise Refused(f"TF.js takes no {', '.join(map(str, arguments))} when it calls a layer")
     rule = LAYER_RULES.get(layer.class_name)
     if rule is None:
         raise Refused(f"TF.js has no layer that computes exactly what {layer.class_name} does")
-    if layer.class_name not in MERGES and any(len(inputs) != 1 for inputs in item.calls):
-        raise Refused("TF.js gives the layer one tensor; a second one, such as a mask, is lost")
-    if shapes is None and layer.class_name in SHAPE_DEPENDENT:
-        return ()
-    return rule(layer, shapes or ())
+    _check_arguments(site)
+    if layer.class_name not in IDENTITIES:
+        check_config(layer.config)
+    chain = rule(site)
+    if layer.class_name in _MASK_IGNORED and chain:
+        # The mask is the call's second tensor.
+        return (replace(chain[0], sources=((-1, 0),)), *chain[1:])
+    return chain
 
 
-def _is_operator(layer: Layer) -> bool:
+def is_operator(layer: Layer) -> bool:
+    """Whether Keras made the layer of an operator on tensors."""
     return layer.module.startswith(("keras.ops", "keras.src.ops"))
 
 
-def _operator(
-    layer: Layer, arguments: dict[str | int, Any], shapes: Sequence[Shape] | None
-) -> Chain:
-    scalar = _scalar(layer.class_name, arguments)
-    if scalar is not None:
-        return (scalar,)
-    rule = OPERATOR_RULES.get(layer.class_name)
-    if rule is None or arguments:
+def _operator(site: Site) -> Chain:
+    rule = OPERATOR_RULES.get(site.layer.class_name)
+    if rule is None:
         raise Refused(
-            f"TF.js has no layer for the operator {layer.class_name} on these arguments",
+            f"TF.js has no layer for the operator {site.layer.class_name}",
             "use layers instead of operators on tensors",
         )
-    return () if shapes is None else rule(layer, shapes)
+    return rule(site)
 
 
-def _scalar(operator: str, arguments: dict[str | int, Any]) -> Stock | None:
-    """Says arithmetic of a tensor and a number as a Rescaling."""
-    if len(arguments) != 1 or set(arguments) > {0, 1}:
-        return None
-    ((place, value),) = arguments.items()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    known: dict[tuple[str, str | int], tuple[float, float]] = {
-        ("Add", 0): (1.0, value),
-        ("Add", 1): (1.0, value),
-        ("Multiply", 0): (value, 0.0),
-        ("Multiply", 1): (value, 0.0),
-        ("Subtract", 0): (-1.0, value),
-        ("Subtract", 1): (1.0, -value),
-        **({("TrueDivide", 1): (1.0 / value, 0.0)} if value else {}),
-    }
-    found = known.get((operator, place))
-    return None if found is None else rescaling(float(found[0]), float(found[1]))
-
-
-def _input(layer: Layer) -> Stock:
+def _input(layer: Layer) -> Part:
     dtype = layer.config.get("dtype") or "float32"
-    if dtype not in (*_FLOATS, *_INTEGERS):
+    if isinstance(dtype, dict):
+        dtype = dtype.get("config", {}).get("name", "")
+    if dtype not in (*_FLOATS, *_INTEGERS, "bool"):
         raise Refused(f"TF.js has no input of {dtype}", "use a float32 or int32 input")
     if layer.config.get("sparse") or layer.config.get("ragged"):
         raise Refused("TF.js has no sparse or ragged input", "use a dense input")
     shape = [None, *layer.config["batch_shape"][1:]]
     # TF.js has no smaller integers, and refuses to feed a uint8 input.
     written = "float32" if dtype in _FLOATS else "int32"
-    return Stock("InputLayer", {"batch_input_shape": shape, "dtype": written, "sparse": False})
+    return Part("InputLayer", {"batch_input_shape": shape, "dtype": written, "sparse": False})
 
 
 def _check_policy(layer: Layer) -> None:
@@ -128,24 +126,22 @@ def _check_module(layer: Layer) -> None:
         )
 
 
-def _arguments(item: FlatLayer) -> dict[str | int, Any]:
-    """The arguments that change what a call computes at inference, by name or position.
+def _check_arguments(site: Site) -> None:
+    """Refuses arguments of the call that its rule does not read."""
+    name, call = site.layer.class_name, site.call
+    read = _READ.get(name, ("inputs",))
+    ignored = ("training", *(("mask",) if name in _MASK_IGNORED else ()))
+    unread = [key for key in call.kwargs if key not in (*read, *ignored)]
+    unread += [str(i) for i, value in enumerate(call.args) if i >= len(read) and _counts(value)]
+    if unread:
+        raise Refused(f"TF.js takes no {', '.join(sorted(unread))} when it calls a layer")
+    several = len(site.inputs) > 1 and isinstance(call.args[0] if call.args else None, list)
+    if several and name not in SEVERAL_INPUTS:
+        raise Refused("TF.js gives the layer one tensor; the others are lost")
 
-    `training` is none of them: a model called for inference overrides what its layers were
-    called with.
-    """
-    found: dict[str | int, Any] = {}
-    for call in item.originals:
-        found |= dict(enumerate(call.args)) | call.kwargs
-    return {
-        key: value for key, value in found.items() if key != "training" and not _has_tensor(value)
-    }
 
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(_has_tensor(item) for item in value)
-    return value is None or (isinstance(value, dict) and set(value) == {"tensor"})
+def _counts(value: Any) -> bool:
+    return value is not None and not isinstance(value, bool)
 
 
 def _converted(weights: Weights) -> Weights:
@@ -154,7 +150,7 @@ def _converted(weights: Weights) -> Weights:
 
 
 def _converted_weight(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.dtype.name in _INTEGERS:
+    if array.dtype.name in (*_INTEGERS, "uint32"):
         return array.astype(np.int32)
     if array.dtype.name not in _FLOATS:
         raise Refused(f"TF.js has no weight of {array.dtype}, which {name} is")

@@ -1,349 +1,357 @@
-"""What TF.js layers 4.22 computes exactly, and how each Keras layer is said in it.
+"""How Keras' layers of normalisation, pooling, shape and merging are said in TF.js.
 
-A rule turns one Keras layer into a chain of TF.js layers that computes the same numbers, or
-refuses. TF.js loads many configurations without a complaint and computes something else; so
-every configuration key is either copied because TF.js honours it, or checked here.
+A rule turns one call of a Keras layer into a chain of TF.js layers that computes the same numbers,
+or refuses.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from packager.loaders.layer_graph import Layer, Weights
-from packager.targets.tfjs_activations import (
-    ACTIVATION_RULES,
+from packager.targets.tfjs_activations import ACTIVATION_RULES
+from packager.targets.tfjs_attention import ATTENTION_RULES
+from packager.targets.tfjs_convolutions import CONVOLUTION_RULES
+from packager.targets.tfjs_parts import (
+    TENSOR,
     Chain,
-    Config,
+    Part,
     Refused,
     Rule,
-    Stock,
-    activation,
-    rescaling,
+    Site,
+    as_tuple,
+    custom,
+    operator,
+    reshape,
 )
-from packager.targets.tfjs_shapes import Shape, output_shape
-
-
-@dataclass(frozen=True)
-class Spec:
-    """How a class that TF.js has is written.
-
-    Attributes:
-        keep: Configuration keys that TF.js honours, copied.
-        weights: TF.js' weight name by Keras' name.
-        initializers: Prefixes of the `…_initializer` keys, set to zeros: the weights follow, and
-            random ones would only cost time, or are unknown to TF.js.
-    """
-
-    keep: tuple[str, ...] = ()
-    weights: dict[str, str] = field(default_factory=dict)
-    initializers: tuple[str, ...] = ()
-
-
-def _same_names(*names: str) -> dict[str, str]:
-    return {name: name for name in names}
-
-
-_CONV = ("filters", "kernel_size", "strides", "padding", "use_bias")
-_KERNEL_BIAS = ("kernel", "bias")
-_POOL = Spec(("pool_size", "strides", "padding"))
-_PLAIN = Spec()
-
-SPECS: dict[str, Spec] = {
-    "Dense": Spec(("units", "use_bias"), _same_names(*_KERNEL_BIAS), _KERNEL_BIAS),
-    **{
-        f"Conv{n}D": Spec((*_CONV, "dilation_rate"), _same_names(*_KERNEL_BIAS), _KERNEL_BIAS)
-        for n in (1, 2, 3)
-    },
-    **{f"Conv{n}DTranspose": Spec(_CONV, _same_names(*_KERNEL_BIAS), _KERNEL_BIAS) for n in (2, 3)},
-    "DepthwiseConv2D": Spec(
-        ("kernel_size", "strides", "padding", "depth_multiplier", "use_bias"),
-        {"kernel": "depthwise_kernel", "bias": "bias"},
-        ("depthwise", "bias"),
-    ),
-    "SeparableConv2D": Spec(
-        (*_CONV, "dilation_rate", "depth_multiplier"),
-        _same_names("depthwise_kernel", "pointwise_kernel", "bias"),
-        ("depthwise", "pointwise", "bias"),
-    ),
-    "BatchNormalization": Spec(
-        ("momentum", "epsilon", "center", "scale"),
-        _same_names("gamma", "beta", "moving_mean", "moving_variance"),
-        ("gamma", "beta", "moving_mean", "moving_variance"),
-    ),
-    "LayerNormalization": Spec(
-        ("axis", "epsilon", "center", "scale"), _same_names("gamma", "beta"), ("gamma", "beta")
-    ),
-    "Embedding": Spec(("input_dim", "output_dim"), _same_names("embeddings"), ("embeddings",)),
-    "PReLU": Spec(("shared_axes",), _same_names("alpha"), ("alpha",)),
-    **{f"{kind}Pooling{n}D": _POOL for kind in ("Max", "Average") for n in (1, 2, 3)},
-    **{f"Global{kind}Pooling{n}D": _PLAIN for kind in ("Max", "Average") for n in (1, 2)},
-    **{name: _PLAIN for name in ("Add", "Multiply", "Average", "Maximum", "Minimum", "Flatten")},
-    "Concatenate": Spec(("axis",)),
-    "Dot": Spec(("axes", "normalize")),
-    "Permute": Spec(("dims",)),
-    "RepeatVector": Spec(("n",)),
-    "ZeroPadding2D": Spec(("padding",)),
-    "Cropping2D": Spec(("cropping",)),
-    "UpSampling2D": Spec(("size", "interpolation")),
-}
-
-# Values that a configuration key must have for TF.js to compute what Keras does, for every class:
-# TF.js ignores the key, or reads it otherwise.
-_CHANNELS_LAST = "build the model with data_format='channels_last'"
-REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "data_format": (("channels_last", None), _CHANNELS_LAST),
-    "output_padding": ((None,), "leave output_padding out"),
-    "mask_zero": ((False, None), "use mask_zero=False"),
-    "rms_scaling": ((False, None), ""),
-    "lora_rank": ((None,), "merge the LoRA weights before saving"),
-    "quantization_config": ((None,), "save the model before it is quantized"),
-}
+from packager.targets.tfjs_preprocessing import PREPROCESSING_RULES
+from packager.targets.tfjs_recurrent import RECURRENT_RULES
+from packager.targets.tfjs_stock import STOCK, stock
 
 # Layers that take several tensors.
-MERGES = ("Add", "Multiply", "Average", "Maximum", "Minimum", "Concatenate", "Dot")
-
-# Layers that do nothing at inference.
-IDENTITIES = (
-    *("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "AlphaDropout"),
-    *("GaussianDropout", "GaussianNoise", "ActivityRegularization", "Identity"),
-    *("RandomFlip", "RandomRotation", "RandomTranslation", "RandomZoom", "RandomContrast"),
-    "RandomBrightness",
-)
+MERGES = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate", "Dot")
+_ELEMENTWISE = ("Add", "Multiply", "Average", "Maximum", "Minimum")
+SEVERAL_INPUTS = (*MERGES, *ATTENTION_RULES)
 
 
-def _zeros() -> Config:
-    return {"class_name": "Zeros", "config": {}}
-
-
-def _check_config(config: Config) -> None:
-    for key, (allowed, way_out) in REQUIRED.items():
-        if config.get(key) not in allowed:
-            raise Refused(f"TF.js does not honour {key}={config[key]!r}", way_out)
-
-
-def _mapped_weights(weights: Weights, names: dict[str, str]) -> Weights:
-    unknown = [name for name in weights if name not in names]
-    if unknown:
-        raise Refused(f"TF.js has no place for the weight {unknown[0]}")
-    return {names[name]: array for name, array in weights.items()}
-
-
-def stock(layer: Layer, shapes: Sequence[Shape] = (), **changes: object) -> Chain:
-    """Writes a layer as the TF.js class of the same name, its activation included.
-
-    Args:
-        layer: The layer; its class is in `SPECS`.
-        shapes: Not needed here; every rule gets the shapes of the inputs.
-        **changes: Configuration values that replace the layer's own.
-    """
-    spec = SPECS[layer.class_name]
-    _check_config(layer.config)
-    config = {key: layer.config[key] for key in spec.keep if key in layer.config} | changes
-    behind: Chain = ()
-    if "activation" in layer.config:
-        config["activation"], behind = activation(layer.config["activation"])
-    config |= {f"{prefix}_initializer": _zeros() for prefix in spec.initializers}
-    return (Stock(layer.class_name, config, _mapped_weights(layer.weights, spec.weights)), *behind)
-
-
-def _ones(value: int | Sequence[int]) -> bool:
-    return all(v == 1 for v in (value if isinstance(value, (list, tuple)) else [value]))
-
-
-def _causal_conv(layer: Layer, shape: Shape) -> Chain:
-    # TF.js refuses causal padding; zeros before the first step are the same. Padding exists for
-    # images only, so the steps become the rows of a one-pixel-wide image for a moment.
-    config = layer.config
-    (size,), (dilation,) = config["kernel_size"], config["dilation_rate"]
-    before = dilation * (size - 1)
-    steps, channels = shape[1], shape[2]
-    padded = None if steps is None else steps + before
-    valid = Layer(layer.class_name, layer.name, config | {"padding": "valid"}, (), layer.weights)
-    return (
-        Stock("Reshape", {"target_shape": [_open(steps), 1, channels]}),
-        Stock("ZeroPadding2D", {"padding": [[before, 0], [0, 0]]}),
-        Stock("Reshape", {"target_shape": [_open(padded), channels]}),
-        *stock(valid),
-    )
-
-
-def _open(size: int | None) -> int:
-    return -1 if size is None else size
-
-
-def _conv(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    config = layer.config
-    groups = config.get("groups", 1)
-    if groups != 1:
-        return _depthwise_of_groups(layer, groups)
-    if config["padding"] == "causal":
-        return _causal_conv(layer, shapes[0])
-    return stock(layer)
-
-
-def _depthwise_of_groups(layer: Layer, groups: int) -> Chain:
-    kernel = layer.weights["kernel"]
-    if layer.class_name != "Conv2D" or kernel.shape[2] != 1:
-        raise Refused(
-            f"TF.js has no convolution with {groups} groups",
-            "use groups=1, or one group per input channel",
-        )
-    multiplier = kernel.shape[3] // groups
-    depthwise = Layer(
-        "DepthwiseConv2D",
-        layer.name,
-        layer.config | {"depth_multiplier": multiplier},
-        (),
-        layer.weights | {"kernel": kernel.reshape(*kernel.shape[:2], groups, multiplier)},
-    )
-    return _depthwise(depthwise, ())
-
-
-def _depthwise(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    if not _ones(layer.config.get("dilation_rate", 1)):
-        raise Refused("TF.js drops the dilation of DepthwiseConv2D", "use dilation_rate=1")
-    return stock(layer)
-
-
-def _conv_transpose(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    if not _ones(layer.config.get("dilation_rate", 1)):
-        raise Refused(f"TF.js drops the dilation of {layer.class_name}", "use dilation_rate=1")
-    return stock(layer)
+def _axes(axis: int | Sequence[int], rank: int) -> list[int]:
+    listed = [axis] if isinstance(axis, int) else list(axis)
+    return sorted(a % rank for a in listed)
 
 
 def _is_last(axis: int | Sequence[int], rank: int) -> bool:
-    axes = [axis] if isinstance(axis, int) else axis
-    return [a % rank for a in axes] == [rank - 1]
+    return _axes(axis, rank) == [rank - 1]
 
 
-def _batch_normalization(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    if not _is_last(layer.config["axis"], len(shapes[0])):
-        raise Refused(
-            f"TF.js broadcasts BatchNormalization(axis={layer.config['axis']}) wrongly",
-            "normalise the last axis",
-        )
-    return stock(layer, axis=-1)
-
-
-def _softmax(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    if not _is_last(layer.config["axis"], len(shapes[0])):
-        raise Refused(
-            f"TF.js has no Softmax(axis={layer.config['axis']})",
-            "take the softmax over the last axis, with Permute around it",
-        )
-    return (Stock("Softmax", {"axis": -1}),)
-
-
-def _global_pooling(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    chain = stock(layer)
-    if not layer.config.get("keepdims"):
-        return chain
-    kept = output_shape(layer, shapes)
-    return (*chain, Stock("Reshape", {"target_shape": [_open(size) for size in kept[1:]]}))
-
-
-def _merge(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    if len(shapes) < 2 or len({len(shape) for shape in shapes}) != 1:
-        raise Refused(
-            f"TF.js merges two or more inputs of one rank, here {[list(s) for s in shapes]}",
-            "reshape the inputs to one rank",
-        )
-    return stock(layer)
-
-
-def _reshape(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    target = output_shape(layer, shapes)[1:]
-    return (Stock("Reshape", {"target_shape": [_open(size) for size in target]}),)
-
-
-def _up_sampling(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    if layer.config["interpolation"] != "nearest":
-        raise Refused(
-            f"TF.js computes {layer.config['interpolation']} upsampling differently",
-            "use interpolation='nearest' or Conv2DTranspose",
-        )
-    return stock(layer)
-
-
-def _numbers(value: object) -> object:
-    """Keras writes arrays in a configuration as a dictionary around a list."""
-    if isinstance(value, dict):
-        value = value.get("config", {}).get("value")
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value):
-        return [float(v) for v in value]
-    raise Refused("TF.js takes a number or one number per channel here")
-
-
-def _rescaling_layer(layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    return (rescaling(_numbers(layer.config["scale"]), _numbers(layer.config["offset"])),)
-
-
-def _normalization(layer: Layer, shapes: Sequence[Shape]) -> Chain:
-    config = layer.config
-    axes = config["axis"]
-    per_channel = axes not in (None, [], ())
-    if per_channel and not _is_last(axes, len(shapes[0])):
-        raise Refused("TF.js normalises over the last axis only", "use axis=-1")
-    mean, variance = (
-        np.asarray(layer.weights[key] if key in layer.weights else _numbers(config[key]))
-        for key in ("mean", "variance")
+def _batch_normalization(site: Site) -> Chain:
+    rank = len(site.shape)
+    if _is_last(site.config["axis"], rank) and rank <= 4:
+        return stock(site, axis=-1)
+    # TF.js broadcasts other axes wrongly, and has no five axes: as one multiplication and addition
+    # per channel.
+    scale, offset = batch_norm_line(site.config, site.weights)
+    shape = [1] * rank
+    shape[_axes(site.config["axis"], rank)[0]] = len(scale)
+    weights = {"scale": scale.reshape(shape), "offset": offset.reshape(shape)}
+    return (
+        operator("mul", TENSOR, {"weight": "scale"}, weights={"scale": weights["scale"]}),
+        operator("add", TENSOR, {"weight": "offset"}, weights={"offset": weights["offset"]}),
     )
-    # Keras computes (x - mean) / max(sqrt(variance), epsilon). Two steps keep its order of
-    # operations: one multiplication and addition would cancel digits when the mean is large.
-    deviation = np.maximum(np.sqrt(variance.astype(np.float32)), np.float32(1e-7)).ravel()
-    mean = mean.astype(np.float32).ravel()
-    centre = rescaling(1.0, _short(-mean))
-    if config.get("invert"):
-        return (rescaling(_short(deviation), 0.0), rescaling(1.0, _short(mean)))
-    return (centre, rescaling(_short(1.0 / deviation.astype(np.float64)), 0.0))
 
 
-def _short(values: np.ndarray[Any, Any]) -> object:
-    listed = [float(v) for v in values]
-    return listed[0] if len(listed) == 1 else listed
+def batch_norm_line(
+    config: dict[str, Any], weights: dict[str, np.ndarray[Any, Any]]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """BatchNormalization at inference as `x * scale + offset`, per channel, in float32."""
+    wide = {name: array.astype(np.float64) for name, array in weights.items()}
+    scale = wide.get("gamma", 1.0) / np.sqrt(wide["moving_variance"] + config["epsilon"])
+    offset = wide.get("beta", 0.0) - wide["moving_mean"] * scale
+    return scale.astype(np.float32), offset.astype(np.float32)
 
 
-def _identity(_layer: Layer, _shapes: Sequence[Shape]) -> Chain:
-    return ()
+def _layer_normalization(site: Site) -> Chain:
+    rms = bool(site.config.get("rms_scaling"))
+    if not rms and len(site.shape) <= 4:
+        return stock(site)
+    return _own_layer_norm(site, rms=rms, gamma="gamma")
+
+
+def _rms_normalization(site: Site) -> Chain:
+    return _own_layer_norm(site, rms=True, gamma="scale")
+
+
+def _own_layer_norm(site: Site, *, rms: bool, gamma: str) -> Chain:
+    rank = len(site.shape)
+    axes = _axes(site.config["axis"], rank)
+    shape = [site.shape[i] if i in axes else 1 for i in range(rank)]
+    settings = {"axes": axes, "epsilon": site.config["epsilon"], "rms": rms, "shape": shape}
+    names = {gamma: "gamma", "beta": "beta"}
+    weights = {names[name]: array for name, array in site.weights.items()}
+    return (custom("LayerNormalization", settings, weights),)
+
+
+def _group_normalization(site: Site) -> Chain:
+    config = site.config
+    channels = site.shape[config["axis"]]
+    groups = channels if config["groups"] == -1 else config["groups"]
+    settings = {"groups": groups, "axis": config["axis"], "epsilon": config["epsilon"]}
+    return (custom("GroupNormalization", settings, site.weights),)
+
+
+def _unit_normalization(site: Site) -> Chain:
+    return (operator("normalize", TENSOR, site.config["axis"], 2, 1e-12),)
+
+
+def _spectral_normalization(site: Site) -> Chain:
+    """At inference the wrapped layer with the weights as they are."""
+    described = site.config["layer"]
+    name = described["config"].get("name", "")
+    weights = {
+        path.removeprefix(f"{name}/"): array
+        for path, array in site.weights.items()
+        if path != "vector_u"
+    }
+    return site.inner(
+        site.with_layer(
+            class_name=described["class_name"],
+            config=described["config"],
+            module=described.get("module") or "",
+            weights=weights,
+        )
+    )
+
+
+def _softmax(site: Site) -> Chain:
+    axis, rank = site.config["axis"], len(site.shape)
+    mask = site.argument(1, "mask")
+    if isinstance(axis, (list, tuple)) and len(axis) == 1:
+        axis = axis[0]
+    if not isinstance(axis, int):
+        raise Refused("TF.js takes the softmax over one axis", "reshape these axes to one")
+    if mask is not None:
+        return (operator("maskedSoftmax", TENSOR, mask, axis % rank),)
+    if axis % rank == rank - 1:
+        return (Part("Softmax", {"axis": -1}),)
+    return (operator("softmax", TENSOR, axis % rank),)
+
+
+def _max_pooling_3d(site: Site) -> Chain:
+    """In two passes: the wasm back end starts from the smallest number above zero."""
+    pool = as_tuple(site.config["pool_size"], 3)
+    strides = as_tuple(site.config.get("strides") or pool, 3)
+    padding = site.config["padding"]
+
+    def part(pool_size: list[int], steps: list[int]) -> Part:
+        return Part("MaxPooling2D", {"pool_size": pool_size, "strides": steps, "padding": padding})
+
+    return _three_axes(
+        site, part(list(pool[:2]), list(strides[:2])), part([1, pool[2]], [1, strides[2]])
+    )
+
+
+def _global_pooling(site: Site) -> Chain:
+    config, shape = site.config, site.shape
+    mask = site.argument(1, "mask")
+    kept = config.get("keepdims")
+    if mask is not None and "Average" in site.layer.class_name:
+        return (operator("maskedMean", TENSOR, mask, bool(kept), outputs=[site.output.shape]),)
+    rank = len(shape) - 2
+    if rank == 3:
+        # The first two axes become one.
+        flat = (None if None in shape[1:3] else math.prod(shape[1:3]), *shape[3:])  # type: ignore[arg-type]
+        plane = site.with_layer(class_name=site.layer.class_name.replace("3D", "2D"))
+        chain: Chain = (reshape(flat), *stock(plane))
+    else:
+        chain = stock(site)
+    return (*chain, reshape([*[1] * rank, shape[-1]])) if kept else chain
+
+
+def _adaptive_pooling(site: Site) -> Chain:
+    rank = len(site.shape) - 2
+    kind = "max" if "Max" in site.layer.class_name else "mean"
+    counts = list(as_tuple(site.config["output_size"], rank))
+    if None in counts or None in site.shape[1:-1]:
+        raise Refused("its sizes are free", "give the input a fixed size")
+    settings = {"counts": counts, "kind": kind}
+    return (custom("AdaptivePooling", settings, outputs=[site.output.shape]),)
+
+
+def _merge(site: Site) -> Chain:
+    shapes = site.shapes
+    if len(shapes) == 1:
+        return ()
+    if len({len(shape) for shape in shapes}) == 1:
+        return stock(site)
+    raise Refused(
+        f"TF.js merges inputs of one rank, here {[list(s) for s in shapes]}",
+        "reshape the inputs to one rank",
+    )
+
+
+def _subtract(site: Site) -> Chain:
+    if len({len(shape) for shape in site.shapes}) != 1:
+        raise Refused("TF.js merges inputs of one rank", "reshape the inputs to one rank")
+    return minus()
+
+
+def minus() -> Chain:
+    """`a - b` as `a + (-1 * b)`, which rounds alike."""
+    opposite = Part("Rescaling", {"scale": -1.0, "offset": 0.0}, sources=((-1, 1),))
+    return (opposite, Part("Add", sources=((-1, 0), (0, 0))))
+
+
+def _dot(site: Site) -> Chain:
+    axes = as_tuple(site.config["axes"], 2)
+    a, b = site.shapes
+    # TF.js was seen to be right for these.
+    if max(len(a), len(b)) > 3 or 0 in [x % len(s) for x, s in zip(axes, site.shapes, strict=True)]:
+        raise Refused("TF.js takes products of inputs with at most three axes", "use ops.einsum")
+    return stock(site)
+
+
+def _reshape(site: Site) -> Chain:
+    target = [None if size in (None, -1) else int(size) for size in site.config["target_shape"]]
+    known = site.output.shape[1:] if 0 in site.call.outputs else tuple(target)
+    return (reshape(known if list(known).count(None) <= target.count(None) else target),)
+
+
+def _zero_padding_1d(site: Site) -> Chain:
+    before, after = as_tuple(site.config["padding"], 2)
+    return _one_axis(site, Part("ZeroPadding2D", {"padding": [[before, after], [0, 0]]}))
+
+
+def _cropping_1d(site: Site) -> Chain:
+    before, after = as_tuple(site.config["cropping"], 2)
+    return _one_axis(site, Part("Cropping2D", {"cropping": [[before, after], [0, 0]]}))
+
+
+def _up_sampling_1d(site: Site) -> Chain:
+    size = [as_tuple(site.config["size"], 1)[0], 1]
+    return _one_axis(site, Part("UpSampling2D", {"size": size, "interpolation": "nearest"}))
+
+
+def _one_axis(site: Site, part: Part) -> Chain:
+    """The two-dimensional class on steps that are the rows of an image of width 1."""
+    steps, channels = site.shape[1:]
+    return (reshape([steps, 1, channels]), part, reshape(site.output.shape[1:]))
+
+
+def _zero_padding_3d(site: Site) -> Chain:
+    first, second, third = site.config["padding"]
+    return _three_axes(
+        site,
+        Part("ZeroPadding2D", {"padding": [first, second]}),
+        Part("ZeroPadding2D", {"padding": [[0, 0], third]}),
+    )
+
+
+def _cropping_3d(site: Site) -> Chain:
+    first, second, third = site.config["cropping"]
+    return _three_axes(
+        site,
+        Part("Cropping2D", {"cropping": [first, second]}),
+        Part("Cropping2D", {"cropping": [[0, 0], third]}),
+    )
+
+
+def _up_sampling_3d(site: Site) -> Chain:
+    first, second, third = as_tuple(site.config["size"], 3)
+    return _three_axes(
+        site,
+        Part("UpSampling2D", {"size": [first, second], "interpolation": "nearest"}),
+        Part("UpSampling2D", {"size": [1, third], "interpolation": "nearest"}),
+    )
+
+
+def _three_axes(site: Site, first_two: Part, third: Part) -> Chain:
+    """Two passes of a two-dimensional class: over the first two axes, then over the third."""
+    a, b, c, channels = site.shape[1:]
+    output = site.output.shape[1:]
+    if None in (a, b, c, channels, *output):
+        raise Refused("the shape has free axes", "give the model's input a fixed shape")
+    rows = output[0] * output[1]  # type: ignore[operator]
+    return (
+        reshape([a, b, c * channels]),  # type: ignore[operator]
+        first_two,
+        reshape([rows, c, channels]),
+        third,
+        reshape(output),
+    )
+
+
+def _up_sampling_2d(site: Site) -> Chain:
+    method = site.config["interpolation"]
+    if method == "nearest":
+        return stock(site)
+    if method != "bilinear":
+        raise Refused(
+            f"TF.js has no {method} upsampling", "use nearest, bilinear, or Conv2DTranspose"
+        )
+    factors = list(as_tuple(site.config["size"], 2))
+    settings = {"method": method, "factors": factors}
+    return (custom("Resize", settings, outputs=[site.output.shape]),)
+
+
+def _masking(site: Site) -> Chain:
+    return (operator("masking", TENSOR, site.config["mask_value"]),)
+
+
+def _reversible_embedding(site: Site) -> Chain:
+    if not (site.argument(1, "reverse") or False):
+        embed = {"embeddings": site.weights["embeddings"]}
+        return stock(site.with_layer(class_name="Embedding", weights=embed))
+    kernel = site.weights.get("reverse_embeddings")
+    kernel = site.weights["embeddings"].T if kernel is None else kernel
+    dense = operator(
+        "matmul",
+        TENSOR,
+        {"weight": "kernel"},
+        outputs=[site.output.shape],
+        weights={"kernel": np.ascontiguousarray(kernel)},
+    )
+    cap = site.config.get("logit_soft_cap")
+    return (dense,) if cap is None else (dense, operator("softCap", TENSOR, cap))
 
 
 def _each(names: Iterable[str], rule: Rule) -> dict[str, Rule]:
-    return {name: rule for name in names}
+    return dict.fromkeys(names, rule)
+
+
+def _numbered(name: str, *ranks: int) -> list[str]:
+    return [f"{kind}{name}{n}D" for kind in ("Max", "Average") for n in ranks]
 
 
 LAYER_RULES: dict[str, Rule] = {
-    **_each(SPECS, stock),
-    **_each(("Conv1D", "Conv2D", "Conv3D"), _conv),
-    **_each(("Conv2DTranspose", "Conv3DTranspose"), _conv_transpose),
-    "DepthwiseConv2D": _depthwise,
-    "BatchNormalization": _batch_normalization,
-    "Softmax": _softmax,
+    **_each(STOCK, stock),
+    **CONVOLUTION_RULES,
     **ACTIVATION_RULES,
-    **_each((f"Global{k}Pooling{n}D" for k in ("Max", "Average") for n in (1, 2)), _global_pooling),
-    **_each(MERGES[:-1], _merge),
+    **ATTENTION_RULES,
+    **RECURRENT_RULES,
+    **PREPROCESSING_RULES,
+    "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+    "GroupNormalization": _group_normalization,
+    "UnitNormalization": _unit_normalization,
+    "SpectralNormalization": _spectral_normalization,
+    "Softmax": _softmax,
+    **{f"Global{name}": _global_pooling for name in _numbered("Pooling", 1, 2, 3)},
+    "MaxPooling3D": _max_pooling_3d,
+    **{f"Adaptive{name}": _adaptive_pooling for name in _numbered("Pooling", 1, 2, 3)},
+    **_each((*_ELEMENTWISE, "Concatenate"), _merge),
+    "Subtract": _subtract,
+    "Dot": _dot,
     "Reshape": _reshape,
-    "UpSampling2D": _up_sampling,
-    "Rescaling": _rescaling_layer,
-    "Normalization": _normalization,
-    **_each(IDENTITIES, _identity),
+    "ZeroPadding1D": _zero_padding_1d,
+    "ZeroPadding3D": _zero_padding_3d,
+    "Cropping1D": _cropping_1d,
+    "Cropping3D": _cropping_3d,
+    "UpSampling1D": _up_sampling_1d,
+    "UpSampling2D": _up_sampling_2d,
+    "UpSampling3D": _up_sampling_3d,
+    "Masking": _masking,
+    "ReversibleEmbedding": _reversible_embedding,
 }
-
-# Operators on tensors (`x + y`) become layers in Keras 3 that share names with its merge layers.
-OPERATOR_RULES: dict[str, Rule] = _each(
-    ("Add", "Multiply", "Maximum", "Minimum", "Concatenate"), _merge
-)
-
-# Rules of these classes look at the shapes of the inputs.
-SHAPE_DEPENDENT = frozenset(
-    {
-        *("BatchNormalization", "Softmax", "Normalization", "Reshape", "Conv1D"),
-        *MERGES[:-1],
-        *(f"Global{kind}Pooling{n}D" for kind in ("Max", "Average") for n in (1, 2)),
-    }
-)

@@ -186,16 +186,25 @@ _ONE_INPUT: dict[str, Callable[[Layer, Shape], Shape]] = {
 }
 
 
-def output_shape(layer: Layer, shapes: Sequence[Shape]) -> Shape:
+# Elementwise: the shape of the input, or what the shapes of several broadcast to.
+_ELEMENTWISE = (
+    *("Activation", "ReLU", "LeakyReLU", "ELU", "PReLU", "Softmax", "BatchNormalization"),
+    *("LayerNormalization", "GroupNormalization", "UnitNormalization", "RMSNormalization"),
+    *("Rescaling", "Normalization", "Dropout", "SpatialDropout1D", "SpatialDropout2D"),
+    *("GaussianNoise", "GaussianDropout", "AlphaDropout", "ActivityRegularization", "Identity"),
+    *("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Masking"),
+)
+
+
+def output_shape(layer: Layer, shapes: Sequence[Shape]) -> Shape | None:
     """Returns the output shape of one call of a layer.
 
     Args:
-        layer: A layer of a class that the TF.js rules accept, channels last.
+        layer: A layer, channels last.
         shapes: The shapes of the call's inputs, batch axis included.
 
     Returns:
-        The shape, batch axis included; for classes without a formula the first input's shape, or
-        the broadcast shape of several.
+        The shape, batch axis included; None where there is no formula here.
     """
     if layer.class_name == "Concatenate":
         return _concatenate(layer, shapes)
@@ -203,4 +212,7 @@ def output_shape(layer: Layer, shapes: Sequence[Shape]) -> Shape:
         return _dot(layer, shapes)
     if layer.class_name in _ONE_INPUT:
         return _ONE_INPUT[layer.class_name](layer, shapes[0])
-    return shapes[0] if len(shapes) == 1 else _broadcast(shapes)
+    if layer.class_name not in _ELEMENTWISE:
+        return None
+    same_rank = len({len(shape) for shape in shapes}) == 1
+    return _broadcast(shapes) if same_rank else None

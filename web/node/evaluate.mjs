@@ -88,8 +88,9 @@ async function runAll(runtime, { readers, count }, folder, batch) {
  * Runs a model over `inputs/<input name>.npy` and writes `outputs/<output name>.npy`.
  *
  * @param {string} modelPath model.json, with its shards beside it.
- * @param {{inputs: string, outputs: string, batch: number, backend?: string, vendor: string}}
- *   options Folders, samples per batch, back end, and the vendor folder.
+ * @param {{inputs: string, outputs: string, batch: number, backend?: string, vendor: string,
+ *   layers?: string, logits?: boolean}} options Folders, samples per batch, back end, the vendor
+ *   folder, and names of layers to write in place of the outputs, with commas between.
  * @returns {Promise<{count: number, seconds: number, runtime: object}>} `seconds` is the wall
  *   time of reading, running and writing, without loading the model.
  */
@@ -104,6 +105,9 @@ export async function evaluate(modelPath, options) {
   mkdirSync(options.outputs, { recursive: true });
   try {
     return await withRuntime(source, card, options, async (runtime) => {
+      if (options.layers !== undefined) {
+        runtime.watch(options.layers.split(','), { logits: options.logits });
+      }
       const start = performance.now();
       await runAll(runtime, inputs, options.outputs, options.batch);
       const seconds = (performance.now() - start) / 1000;

@@ -1,6 +1,6 @@
 // Runs and verifies TF.js artifacts in Node with the code that browsers get.
 //
-//     node run.mjs run MODEL_JSON --inputs DIR --outputs DIR [--batch N]
+//     node run.mjs run MODEL_JSON --inputs DIR --outputs DIR [--batch N] [--layers A,B [--logits]]
 //     node run.mjs verify BUNDLE [--artifact ID] [--record FILE]
 //
 // Both take [--backend wasm|cpu] [--vendor DIR] [--debug]. Standard output is one JSON document
@@ -31,6 +31,8 @@ const OPTIONS = {
   backend: { type: 'string' },
   vendor: { type: 'string', default: join(HERE, '..', 'vendor') },
   debug: { type: 'boolean', default: false },
+  layers: { type: 'string' },
+  logits: { type: 'boolean', default: false },
 };
 
 function parse(args) {

@@ -147,6 +147,10 @@ async function verifyArtifact(bundle, artifact, options) {
   if (reason !== '') {
     return { result: { id, status: 'skipped', samples: 0, reason }, lacking: true };
   }
+  if (bundle.manifest.golden === undefined) {
+    const without = 'the bundle has no golden samples: it was built with --no-verify';
+    return { result: { id, status: 'skipped', samples: 0, reason: without } };
+  }
   try {
     const golden = await bundle.golden();
     const { bySample, runtime } = await runSamples(bundle, artifact, golden, options);

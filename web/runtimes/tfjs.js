@@ -6,6 +6,10 @@
 //     const outputs = await runtime.run({image: {data, shape, dtype}});   // batch axis included
 //     runtime.describe(); runtime.dispose();
 
+import '../packager-layers.js';
+
+const { packagerLayers } = globalThis;
+
 /** A model that cannot be loaded or run, or inputs that do not fit it. */
 export class RuntimeError extends Error {
   constructor(message, { cause } = {}) {
@@ -122,6 +126,17 @@ function feedOf(tf, bindings, inputs) {
   });
 }
 
+function withoutScores(tf, layer) {
+  const linear = tf.layers.activation({ activation: 'linear' });
+  if (layer.getClassName() === 'Softmax') {
+    layer.call = (inputs) => tf.clone(Array.isArray(inputs) ? inputs[0] : inputs);
+  } else if (layer.settings !== undefined) {
+    layer.settings.activation = 'linear';
+  } else {
+    layer.activation = linear.activation;
+  }
+}
+
 class TfjsRuntime {
   #tf;
   #model;
@@ -178,6 +193,21 @@ class TfjsRuntime {
     }
   }
 
+  /**
+   * Makes a layers model answer what inner layers give at their first call, to find where its
+   * numbers begin to differ from another runtime's.
+   *
+   * @param {string[]} layers Names in model.json; they become the names of the outputs.
+   * @param {{logits?: boolean}} options Without the softmax or sigmoid of these layers.
+   */
+  watch(layers, { logits = false } = {}) {
+    const found = layers.map((name) => this.#model.getLayer(name));
+    if (logits) found.forEach((layer) => withoutScores(this.#tf, layer));
+    const outputs = found.map((layer) => layer.inboundNodes[0].outputTensors[0]);
+    this.#model = this.#tf.model({ inputs: this.#model.inputs, outputs });
+    this.#card = { ...this.#card, outputs: layers.map((name) => ({ name })) };
+  }
+
   /** What runs the model: for reports and for people. */
   describe() {
     return {
@@ -214,6 +244,7 @@ class TfjsRuntime {
  */
 export async function load(tf, source, card, { backend } = {}) {
   await selectBackend(tf, backend);
+  packagerLayers.register(tf);
   let opened;
   try {
     opened = await openModel(tf, source);

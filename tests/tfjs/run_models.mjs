@@ -1,4 +1,4 @@
-// Runs written models with the shipped code: node run_models.mjs FOLDER VENDOR BACKEND NAME…
+// Runs written models with the shipped code: node run_models.mjs VENDOR FOLDER BACKEND NAME…
 // For each, FOLDER/NAME/tfjs/model.json on in.N.npy, into got.BACKEND.N.npy. Prints the models that
 // failed, with the reason.
 
@@ -9,7 +9,7 @@ import { NpyReader, NpyWriter } from '../../web/node/npy.mjs';
 import { loadTf } from '../../web/node/tf.mjs';
 import { load } from '../../web/runtimes/tfjs.js';
 
-const [folder, vendor, backend, ...names] = process.argv.slice(2);
+const [vendor, folder, backend, ...names] = process.argv.slice(2);
 
 function source(target) {
   const json = JSON.parse(readFileSync(join(target, 'tfjs', 'model.json'), 'utf8'));

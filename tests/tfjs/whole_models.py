@@ -32,10 +32,12 @@ FLAT = (7,)
 
 def whole_models() -> Iterator[Case]:
     yield Case("digits", digits)
+    yield Case("transformer", transformer)
+    yield Case("taken_twice", taken_twice)
     yield Case("dtype_mixed", mixed)
     yield Case("uint8_input", uint8_input)
     yield Case("embedding", embedding)
-    yield Case("embedding_masked", lambda: embedding(mask_zero=True), "mask_zero")
+    yield Case("embedding_masked", lambda: embedding(mask_zero=True))
     yield Case("nested", nested)
     yield Case("shared", shared)
     yield Case("nested_shared", nested_shared)
@@ -44,9 +46,9 @@ def whole_models() -> Iterator[Case]:
     yield Case("input_is_output", input_is_output)
     yield Case("custom_layer", custom, "custom code")
     yield Case("nan_weight", nan_weight, "NaN")
-    yield Case("lstm_state", lstm_state, "layer 'memory' (LSTM)")
-    yield Case("split", split, "(Split)")
-    yield Case("nested_state", nested_state, "layer 'inside/memory' (LSTM)")
+    yield Case("two_states", two_states)
+    yield Case("split", split)
+    yield Case("nested_state", nested_state)
     yield Case("several_reasons", several_reasons, "layer 'up' (UpSampling2D)")
 
 
@@ -68,6 +70,29 @@ def digits() -> Any:
             k.Dense(10, name="digit"),
         ]
     )
+
+
+def transformer() -> Any:
+    """Self-attention of masked tokens with residuals: one tensor goes into a layer three times."""
+    import keras
+    from keras import layers as k
+
+    ids = keras.Input((11,), dtype="int32", name="ids")
+    x = k.Embedding(20, 6, mask_zero=True)(ids % 4)
+    x = k.LayerNormalization()(k.Add()([x, k.MultiHeadAttention(2, 4)(x, x)]))
+    hidden = k.Dense(6)(k.Dense(12, activation="gelu")(x))
+    x = k.LayerNormalization()(k.Add()([x, hidden]))
+    return keras.Model(ids, k.Dense(3)(k.GRU(5)(x)))
+
+
+def taken_twice() -> Any:
+    import keras
+    from keras import layers as k
+
+    x = keras.Input(FLAT, name="x")
+    y = k.Dense(7, activation="tanh")(x)
+    square = k.Multiply()([y, y])
+    return keras.Model(x, k.Concatenate()([square, k.Add()([y, y, y]), y * y]))
 
 
 def mixed() -> Any:
@@ -180,7 +205,7 @@ def nan_weight() -> Any:
     return model
 
 
-def lstm_state() -> Any:
+def two_states() -> Any:
     import keras
     from keras import layers as k
 
@@ -215,10 +240,11 @@ def several_reasons() -> Any:
 
     return keras.Sequential(
         [
-            keras.Input(IMAGE, name="x"),
+            keras.Input((4, 4, 3), name="x"),
             k.UpSampling2D(2, interpolation="bicubic", name="up"),
-            k.Conv2D(3, 3, activation="hard_silu", name="conv"),
+            k.Reshape((8, 4, 2, 3)),
+            k.Conv3D(3, 2, groups=3, padding="same", name="conv"),
             k.BatchNormalization(axis=-1),
-            k.GroupNormalization(3, name="groups"),
+            k.Lambda(lambda x: x * x, name="code"),
         ]
     )
