@@ -84,12 +84,10 @@ def rows(model: Path, name: str, stock: str | None) -> Iterator[Row]:
     known = subprocess.run(
         [sys.executable, "-m", "packager", "build", "--help"], capture_output=True, text=True
     ).stdout
-    layers = {"layers": (), "layers, --no-fold": ("--no-fold",)}
-    layers["layers, --fused-layers"] = ("--fused-layers",)
-    for title, flags in layers.items():
+    for ending, flags in {"": [], "_unfolded": ["--no-fold"], "_fused": ["--fused-layers"]}.items():
         if all(flag in known for flag in flags):
-            ending = title.rpartition("-")[2].strip()
-            folder = build(model, f"{name}_{ending}", "--only", "tfjs/layers", *flags)
+            folder = build(model, f"{name}_layers{ending}", "--only", "tfjs/layers", *flags)
+            title = ", ".join(["layers", *flags])
             yield Row(title, "tfjs", folder / "tfjs" / "layers" / "model.json")
     folder = build(model, f"{name}_graph", "--only", "tfjs/graph", "--only", "saved_model")
     yield Row("graph", "tfjs", folder / "tfjs" / "graph" / "model.json")

@@ -32,6 +32,7 @@ REFUSALS = {
     "refused_integer_product": "operator MatMul (MatMul): TF.js' wasm back end",
     "refused_to_uint8": "operator Cast (Cast): TF.js has no uint8",
     "refused_uint8_sum": "where uint8 would overflow differently",
+    "refused_list_before_a_change": "it changes the list of tensors 'TensorListSetItem'",
     "refused_random": "it draws other random numbers",
     "refused_fake_quantized": "operator FakeQuantWithMinMaxVars (FakeQuantWithMinMaxVars)",
     "refused_one_hot_axis": "TF.js does not read its attribute axis, here 0",
