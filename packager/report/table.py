@@ -93,9 +93,11 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     for kind, load in (("tfjs-layers", "loadLayersModel"), ("tfjs-graph", "loadGraphModel")):
         for artifact in (a for a in manifest.artifacts if a.runtime.kind == kind):
             script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
-            call = f'const model = await tf.{load}("{artifact.path}");'
-            call = f'<script type="module">{call}</script>'
-            found.append(("In a browser", f'<script src="tf.min.js"></script>\n{script}{call}'))
+            html = (
+                f'<script src="tf.min.js"></script>\n{script}'
+                f'<script type="module">const model = await tf.{load}("{artifact.path}");</script>'
+            )
+            found.append(("In a browser", html))
     return found
 
 

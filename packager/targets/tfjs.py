@@ -78,12 +78,9 @@ def write(
         UnsupportedError: A layer has no exact form in TF.js.
     """
     rules = tfjs_weights.parse(config.tfjs_weights)
+    style = Style(fold=config.fold, fused=config.fused_layers)
     written = tfjs_layers.write(
-        graph,
-        folder / "tfjs/layers",
-        card=manifest.card(),
-        style=Style(fold=config.fold, fused=config.fused_layers),
-        rules=rules,
+        graph, folder / "tfjs/layers", card=manifest.card(), style=style, rules=rules
     )
     size, script = written.files.size_bytes, None
     if written.script is not None:
