@@ -73,6 +73,13 @@ _build_options = _options(
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
     ),
+    click.option(
+        "--tfjs-weights",
+        multiple=True,
+        metavar="DTYPE[:PATTERN]",
+        help="Store TF.js weights as float16, uint16 or uint8: all, or those with a name like"
+        " 'conv*/kernel'.",
+    ),
     *_source_options,
     click.option(
         "--input-shape",
@@ -192,6 +199,31 @@ def predict(bundle: Path, arguments: tuple[str, ...]) -> int:
     return subprocess.run(command, check=False).returncode
 
 
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+def serve(bundle: Path, flags: tuple[str, ...]) -> int:
+    """Serve BUNDLE (NAME or NAME/VERSION) over HTTP and gRPC; FLAGS go to the server.
+
+    Example: packager serve dist/digits --rest_api_port=8501 --enable_batching
+    """
+    import importlib.util
+    import os
+
+    from packager.bundle import find_bundle
+    from packager.errors import EnvironmentLacks
+
+    found = find_bundle(bundle)
+    if importlib.util.find_spec("granian") is None:
+        hint = "pip install 'packager[server]'"
+        raise EnvironmentLacks("serving needs packages that are not installed", hint=hint)
+    base = found if found.samefile(bundle) else bundle
+    server = [sys.executable, "-m", "packager_server"]
+    given = [f"--model_base_path={base.absolute()}", f"--model_name={found.parent.resolve().name}"]
+    # The server takes this process over: signals reach it, and no parent waits beside it.
+    os.execv(sys.executable, [*server, *given, *flags])
+
+
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
@@ -269,6 +301,7 @@ def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
+        "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "gates": {key: flags[key] for key in _GATES},
         "fold": False if flags["no_fold"] else None,
         "fused_layers": flags["fused_layers"] or None,

@@ -71,6 +71,8 @@ class Config:
         calibration: Sets the ranges of integer artifacts; None: these are not made.
         evaluation: Measures accuracy; None: it is not measured.
         targets: Artifact ids or kinds; empty: all that can be made.
+        tfjs_weights: Which weights of TF.js models to store in fewer bits: `float16`, `uint16` or
+            `uint8`, each alone or as `uint8:PATTERN`.
         gates: Limits that each artifact must keep.
         golden: The samples that a bundle checks itself with.
         fold: Merge normalisations and activations into the layers before them in TF.js models.
@@ -90,6 +92,7 @@ class Config:
     calibration: DataSource | None = None
     evaluation: DataSource | None = None
     targets: tuple[str, ...] = ()
+    tfjs_weights: tuple[str, ...] = ()
     gates: GateLimits = field(default_factory=GateLimits)
     golden: Golden = field(default_factory=Golden)
     fold: bool = True
@@ -204,6 +207,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "calibration": DataSource,
         "evaluation": DataSource,
         "targets": Values.texts,
+        "tfjs_weights": Values.weight_rules,
         "gates": GateLimits,
         "golden": Golden,
         "fold": Values.switch,
@@ -313,6 +317,11 @@ _COMMENTS: dict[str, tuple[str, str]] = {
         "{source: evaluation.npz, limit: 1000}",
     ),
     "targets": ("Artifact ids or kinds. Default: all that can be made.", "[tflite, tfjs/layers]"),
+    "tfjs_weights": (
+        "Smaller TF.js downloads: float16, uint16 or uint8, alone for all weights with two axes\n"
+        "or more, or with a pattern of names.",
+        "[float16, 'uint8:conv*/kernel']",
+    ),
     "gates": ("Limits that each artifact must keep; false: no limit.", "{max_drop: 0.01}"),
     "fold": ("TF.js: merge normalisations and activations into the layers before them.", "true"),
     "fused_layers": ("TF.js: faster layers, for which pages load packager-layers.js.", "true"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,15 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
             reasons = tfjs_layers.check(graph) if graph else ["it has no Keras layers"]
         except UnsupportedError as error:
             graph, reasons = None, [error.message]
+        operators = child.call("reasons_against_tfjs_graph", "judging the operators")
+        against = {"tfjs/layers": reasons, "tfjs/graph": operators}
     return Inspection(
         file=file,
         inputs=tuple(opened["inputs"]),
         outputs=tuple(opened["outputs"]),
         parameters=opened["parameters"],
         layers=_layers(graph),
-        verdicts=tuple(_judge(name, opened["inputs"], reasons) for name in TARGETS),
+        verdicts=tuple(_judge(name, opened["inputs"], against) for name in TARGETS),
     )
 
 
@@ -122,10 +125,13 @@ def _layers(graph: LayerGraph | None) -> tuple[tuple[str, str], ...]:
     return tuple((path, layer.class_name) for path, layer in graph.walk())
 
 
-def _judge(name: str, inputs: list[dict[str, Any]], tfjs_reasons: list[str]) -> Verdict:
+def _judge(
+    name: str, inputs: list[dict[str, Any]], against: Mapping[str, Sequence[str]]
+) -> Verdict:
     target = TARGETS[name]
-    if target.id.startswith("tfjs"):
-        return Verdict(name, "no" if tfjs_reasons else "yes", "; ".join(tfjs_reasons))
+    if target.id in against:
+        reasons = against[target.id]
+        return Verdict(name, "no" if reasons else "yes", "; ".join(reasons))
     if target.id.startswith("tflite"):
         free = [end["name"] for end in inputs if None in end["shape"][1:]]
         if free:

@@ -14,7 +14,7 @@ from typing import Any
 from packager.children import Child
 from packager.config import Model
 from packager.console import Reporter
-from packager.errors import ModelError, NoExactFormError
+from packager.errors import ModelError, NoExactFormError, PackagerError
 from packager.loaders.model_file import ModelFile
 from packager.verify import rebuilt_check
 
@@ -47,12 +47,13 @@ def open_source(
             reporter.warn(f"the output {name!r} is text and is left out; --labels names classes")
         return opened
     with Child("packager.loaders.tf_keras_worker", verbose=reporter.verbose, temporary=work) as old:
-        return _open_keras2(model, found, source, old, work, reporter)
+        return open_keras2(model, found, source, old, work, reporter)
 
 
-def _open_keras2(
+def open_keras2(
     model: Model, found: ModelFile, source: Child, old: Child, work: Path, reporter: Reporter
 ) -> Opened:
+    """As `open_source`, for a Keras 2 model, with the tf-keras child `old`."""
     # Both import TensorFlow meanwhile.
     reference = old.submit(
         "open",
@@ -73,7 +74,8 @@ def _open_keras2(
                     return _without_reference(model, found, source, reporter)
                 path = work / "keras2.h5"
                 old.call("save_h5", "describing the Keras 2 model by its layers", path=path)
-                opened = _open(source, model, str(path), "keras_h5", found)
+                with _naming(found.source, path):
+                    opened = _open(source, model, str(path), "keras_h5", found)
             detail.append("rebuilt for Keras 3")
     except NoExactFormError as error:
         return _exported(error, model, found, source, old, work, reporter)
@@ -139,6 +141,16 @@ def _exported(
         ),
         "saved_by": found.saved_by,
     }
+
+
+@contextlib.contextmanager
+def _naming(source: str, path: Path) -> Iterator[None]:
+    """Lets errors name the user's file instead of the one made from it."""
+    try:
+        yield
+    except PackagerError as error:
+        message = error.message.replace(str(path), source)
+        raise type(error)(message, hint=error.hint) from error
 
 
 @contextlib.contextmanager

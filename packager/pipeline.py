@@ -33,7 +33,7 @@ from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile, identify
 from packager.publish import Staging
 from packager.samples import Samples
-from packager.targets import Selection, select, tfjs, tfjs_layers
+from packager.targets import TARGETS, Selection, select, tfjs, tfjs_layers
 from packager.targets.tfjs_flatten import UniqueNames
 from packager.verify import tfjs_check
 from packager.verify.check import UNVERIFIED, SourceOutputs, store_golden, verify_artifacts
@@ -254,7 +254,7 @@ def _without_failed(job: Job, manifest: Manifest) -> Manifest:
     failed = {failure.id for failure in job.failures}
     for artifact in manifest.artifacts:
         if artifact.id in failed:
-            target = next(t for t in job.selection.targets if t.id == artifact.id)
+            target = TARGETS[artifact.id]
             for path in importlib.import_module(target.module).files(job, target):
                 remove(path)
     kept = tuple(a for a in manifest.artifacts if a.id not in failed)

@@ -92,6 +92,14 @@ class Values:
         items = value if isinstance(value, (list, tuple)) else [value]
         return tuple(self.text(item, key) for item in items)
 
+    def weight_rules(self, value: object, key: str) -> tuple[str, ...]:
+        """A list of rules for the weights of TF.js models."""
+        from packager.targets import tfjs_weights
+
+        texts = self.texts(value, key)
+        tfjs_weights.parse(texts)
+        return texts
+
     def switch(self, value: object, key: str) -> bool:
         """True or false."""
         if not isinstance(value, bool):

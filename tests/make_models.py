@@ -58,6 +58,13 @@ def linear():
     return fill(keras.Model(x, layers.Dense(3, name="values")(x)))
 
 
+def recurrent():
+    x = keras.Input((6, 5), name="steps")
+    memory = layers.GRU(12, name="memory")(x)
+    ordered = keras.ops.sort(memory)  # which no layer of TF.js does
+    return fill(keras.Model(x, layers.Dense(4, activation="softmax", name="answer")(ordered)))
+
+
 @keras.saving.register_keras_serializable("tests")
 class Doubling(layers.Layer):
     """A custom layer that nothing but this file defines."""
@@ -107,7 +114,8 @@ def main(folder):
         x=pixels,
         y=cnn.predict(pixels[..., None] / 255.0, verbose=0).argmax(axis=1),
     )
-    for name, model in (("two_ends", two_ends()), ("binary", binary()), ("linear", linear())):
+    made = {"two_ends": two_ends, "binary": binary, "linear": linear, "recurrent": recurrent}
+    for name, model in ((name, make()) for name, make in made.items()):
         model.save(folder / f"{name}.keras")
     x = keras.Input((4,), name="x")
     keras.Model(x, layers.Lambda(lambda t: t * 3.0, name="tripled")(x)).save(

@@ -56,10 +56,16 @@ def test_after_a_crash_the_child_goes_on_with_what_it_must_know():
             assert child.call("recall", "recalling") == 41
 
 
-def test_a_child_that_cannot_start_again_does_not_hang():
+def test_what_failed_is_not_told_again():
     with Child(WORKER) as child:
         with pytest.raises(ChildCrashed):
             child.call("segfault", "crashing", keep=True)
+        assert child.call("add", "adding", a=1, b=1) == 2
+
+
+def test_a_child_that_cannot_start_again_does_not_hang(tmp_path):
+    with Child(WORKER) as child:
+        child.call("once", "working once", keep=True, marker=tmp_path / "marker")
         assert child.call("add", "adding", a=1, b=1) == 2
         with pytest.raises(ChildCrashed):
             child.call("segfault", "crashing")

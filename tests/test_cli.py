@@ -306,6 +306,9 @@ def test_inspect_names_the_layer_that_a_target_cannot_hold(models):
     reason = next(v for v in ran.json["targets"] if v["target"] == "tfjs/layers")
     assert reason["verdict"] == "no"
     assert "FFT2" in reason["reason"]
+    reason = next(v for v in ran.json["targets"] if v["target"] == "tfjs/graph")
+    assert reason["verdict"] == "no"
+    assert "operator FFT2D" in reason["reason"]
 
 
 @pytest.mark.tf

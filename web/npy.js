@@ -21,6 +21,8 @@ export const DTYPES = {
   bool: { descr: '|b1', array: Uint8Array },
 };
 
+// Texts of a fixed number of bytes; shorter ones end with zeros.
+const TEXT = /^\|S([1-9]\d*)$/;
 const MAGIC = '\u0093NUMPY';
 const PREFIX_BYTES = 12;
 
@@ -28,7 +30,8 @@ const PREFIX_BYTES = 12;
  * Reads the header from the beginning of a file.
  *
  * @param {Uint8Array} bytes At least the whole header; 4 KiB are enough for any plain array.
- * @returns {{dtype: string, shape: number[], dataOffset: number}} `dataOffset` in bytes.
+ * @returns {{dtype: string, itemBytes: number, shape: number[], dataOffset: number}} `dtype` is a
+ *   key of `DTYPES`, or `string`; `dataOffset` in bytes.
  */
 export function parseNpyHeader(bytes) {
   const magic = String.fromCharCode(...bytes.subarray(0, 6));
@@ -49,29 +52,51 @@ function parseDictionary(text) {
   if (descr === undefined || order === undefined || shape === undefined) {
     throw new NpyError(`cannot read the .npy header ${text.trim()}`);
   }
-  const dtype = Object.keys(DTYPES).find((name) => DTYPES[name].descr === descr);
+  const textBytes = TEXT.exec(descr)?.[1];
+  const dtype = textBytes !== undefined
+    ? 'string' : Object.keys(DTYPES).find((name) => DTYPES[name].descr === descr);
   if (dtype === undefined) throw new NpyError(`the .npy dtype ${descr} is not supported`);
   const sizes = shape.split(',').filter((part) => part.trim() !== '').map(Number);
   if (order === 'True' && sizes.length > 1) {
     throw new NpyError('the .npy array is in Fortran order; save numpy.ascontiguousarray(x)');
   }
-  return { dtype, shape: sizes };
+  const itemBytes = Number(textBytes ?? DTYPES[dtype].array.BYTES_PER_ELEMENT);
+  return { dtype, itemBytes, shape: sizes };
+}
+
+/**
+ * The values in an array's bytes, which begin at an aligned offset of their buffer.
+ *
+ * @param {{dtype: string, itemBytes: number}} header
+ * @param {Uint8Array} bytes
+ * @returns {TypedArray|string[]}
+ */
+export function npyValues({ dtype, itemBytes }, bytes) {
+  if (dtype !== 'string') {
+    return new DTYPES[dtype].array(bytes.buffer, bytes.byteOffset, bytes.length / itemBytes);
+  }
+  const decoder = new TextDecoder();
+  return Array.from({ length: bytes.length / itemBytes }, (_, i) => {
+    const item = bytes.subarray(i * itemBytes, (i + 1) * itemBytes);
+    const end = item.findLastIndex((byte) => byte !== 0);
+    return decoder.decode(item.subarray(0, end + 1));
+  });
 }
 
 /**
  * Reads a whole file.
  *
  * @param {Uint8Array} bytes
- * @returns {{dtype: string, shape: number[], data: TypedArray}}
+ * @returns {{dtype: string, shape: number[], data: TypedArray|string[]}}
  */
 export function parseNpy(bytes) {
-  const { dtype, shape, dataOffset } = parseNpyHeader(bytes);
-  const { array } = DTYPES[dtype];
+  const header = parseNpyHeader(bytes);
+  const { dtype, shape, dataOffset } = header;
   const count = shape.reduce((product, size) => product * size, 1);
-  const end = dataOffset + count * array.BYTES_PER_ELEMENT;
+  const end = dataOffset + count * header.itemBytes;
   if (end > bytes.length) throw new NpyError(`the .npy file ends before its ${count} values`);
   // A copy, because typed arrays need an aligned offset.
-  return { dtype, shape, data: new array(bytes.slice(dataOffset, end).buffer) };
+  return { dtype, shape, data: npyValues(header, bytes.slice(dataOffset, end)) };
 }
 
 /**

@@ -32,8 +32,8 @@ _CELL = Rule(dropped=("implementation",))
 _RECURRENT = Rule(
     dropped=("implementation",),
     only={"time_major": (False,), "num_constants": (None, 0)},
-    # An answer would depend on the calls before it.
-    refused={"stateful": True},
+    # An answer would depend on the calls before it, or samples would not be on the first axis.
+    refused={"stateful": True, "time_major": True},
 )
 _KERNEL = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
 _DEPTHWISE = Rule(dropped=(*_KERNEL, "filters"), only={"groups": (1,)})
@@ -52,7 +52,7 @@ RULES: dict[str, Rule] = {
             *("Dropout", "ELU", "EinsumDense", "Flatten", "GaussianDropout", "GaussianNoise"),
             *("GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"),
             *("GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"),
-            *("GroupNormalization", "Hashing", "LayerNormalization", "Masking"),
+            *("GroupNormalization", "Hashing", "Identity", "LayerNormalization", "Masking"),
             *("MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "Maximum", "Minimum", "Multiply"),
             *("Normalization", "PReLU", "Permute", "ReLU", "RepeatVector", "Rescaling"),
             *("Reshape", "Resizing", "SpectralNormalization"),

@@ -30,7 +30,7 @@ def unrolled(model: Any) -> Iterator[bool]:
     if steps > MAX_STEPS:
         raise UnsupportedError(
             f"the recurrent layers take {steps} steps, which are unrolled for integers, at most"
-            f" {MAX_STEPS}: {', '.join(layer.name for layer in layers)}",
+            f" {MAX_STEPS}: {', '.join(repr(layer.name) for layer in layers)}",
             hint="use tflite/dynamic_int8 or tflite/float16, which keep the loop",
         )
     before = [layer.unroll for layer in layers]

@@ -117,7 +117,10 @@ def _choose(source: str, signatures: Any, wanted: str | None) -> Any:
             f"{source}: which signature is meant? It has: {known}", hint="add --signature NAME"
         )
     if wanted not in signatures:
-        raise ModelError(f"{source} has no signature {wanted!r}; it has: {known}")
+        raise ModelError(
+            f"{source} has no signature {wanted!r}; it has: {known}",
+            hint="name one of them: --signature NAME",
+        )
     return signatures[wanted]
 
 

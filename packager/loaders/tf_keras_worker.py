@@ -54,8 +54,9 @@ class Worker:
         import tensorflow as tf
         import tf_keras
 
-        # Spellings of TensorFlow's own functions, which Keras 2 saved by name and does not find.
+        # What Keras 2 saved by name and does not find itself.
         objects = {
+            "SpectralNormalization": tf_keras.layers.SpectralNormalization,
             "relu6": tf.nn.relu6,
             "leaky_relu": tf.nn.leaky_relu,
             "softmax_v2": tf.nn.softmax,

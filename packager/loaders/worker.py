@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from packager.children import serve
-from packager.errors import ConversionError, UsageError, brief
+from packager.errors import ConversionError, ModelError, UsageError, brief
 from packager.loaders import (
     activations,
     keras3,
@@ -26,7 +26,7 @@ from packager.loaders import (
 )
 from packager.loaders.opened import OpenedModel
 from packager.targets import saved_model as saved_model_target
-from packager.targets import tflite, warmup
+from packager.targets import tfjs_graph_writer, tfjs_weights, tflite, warmup
 
 
 class Worker:
@@ -115,6 +115,23 @@ class Worker:
         layer_graph.save(keras_graph.layer_graph(self.opened.keras_model), Path(folder))
         return True
 
+    def write_tfjs_graph(
+        self, folder: str, card: dict[str, Any], weights: list[str]
+    ) -> dict[str, Any]:
+        """Writes a TF.js graph model; returns its size and how often what was fused."""
+        written = tfjs_graph_writer.write(
+            self.opened,
+            self._traced(),
+            Path(folder),
+            card=card,
+            rules=tfjs_weights.parse(weights),
+        )
+        return {"size_bytes": written.files.size_bytes, "fused": written.fused}
+
+    def reasons_against_tfjs_graph(self) -> list[str]:
+        """Tells why the model cannot become a TF.js graph model; empty when it can."""
+        return tfjs_graph_writer.reasons_against(self.opened, self._traced())
+
     def predict_nudged(self, inputs: str, outputs: str) -> int:
         """Runs the model on inputs of which each real number is moved to a neighbouring float32.
 
@@ -200,9 +217,16 @@ class Worker:
                 hint="give inputs that it takes: --evaluation DATA",
             ) from error
         if not self._compared:
-            trace_check.check(self.opened, tensors, result)
+            trace_check.check(self.opened, tensors, result, self._traced())
             self._compared = True
+        rows = len(next(iter(tensors.values())))
         for name, values in result.items():
+            if not values.shape or len(values) != rows:
+                raise ModelError(
+                    f"the output {name!r} has the shape {list(values.shape)} for {rows} samples:"
+                    " the first axis of every input and output must be the sample",
+                    hint="build a model that takes and returns [samples, ...]",
+                )
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ConversionError(
                     f"the source model's output {name!r} is not finite on the samples",
@@ -247,6 +271,8 @@ if __name__ == "__main__":
             "convert_tflite": worker.convert_tflite,
             "convert_unrolled": worker.convert_unrolled,
             "write_layer_graph": worker.write_layer_graph,
+            "write_tfjs_graph": worker.write_tfjs_graph,
+            "reasons_against_tfjs_graph": worker.reasons_against_tfjs_graph,
             "predict": worker.predict,
             "probe": worker.probe,
             "predict_nudged": worker.predict_nudged,

@@ -90,17 +90,14 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         call = f'tf.saved_model.load("{path}").signatures["serving_default"]'
         names = ", ".join(f"{s.name}={s.name}" for s in manifest.inputs)
         found.append(("On a server", f"predict = {call}\nanswer = predict({names})"))
-    if "tfjs-layers" in kinds:
-        artifact = manifest.artifact("tfjs/layers")
-        script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
-        found.append(
-            (
-                "In a browser",
+    for kind, load in (("tfjs-layers", "loadLayersModel"), ("tfjs-graph", "loadGraphModel")):
+        for artifact in (a for a in manifest.artifacts if a.runtime.kind == kind):
+            script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
+            html = (
                 f'<script src="tf.min.js"></script>\n{script}'
-                f'<script type="module">const model = await tf.loadLayersModel("{artifact.path}");'
-                "</script>",
+                f'<script type="module">const model = await tf.{load}("{artifact.path}");</script>'
             )
-        )
+            found.append(("In a browser", html))
     return found
 
 

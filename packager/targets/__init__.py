@@ -23,12 +23,14 @@ class Target:
         module: The module that makes it, imported when it is needed.
         mode: Quantization mode; `float32` where nothing is quantized.
         calibrated: It needs calibration samples.
+        on_request: Made when it is named by its id, or in place of another.
     """
 
     id: str
     module: str
     mode: str = "float32"
     calibrated: bool = False
+    on_request: bool = False
 
 
 TARGETS = {
@@ -42,6 +44,7 @@ TARGETS = {
         Target("tflite/int8_float_io", "packager.targets.tflite", "int8_float_io", calibrated=True),
         Target("tflite/int16x8", "packager.targets.tflite", "int16x8", calibrated=True),
         Target("tfjs/layers", "packager.targets.tfjs"),
+        Target("tfjs/graph", "packager.targets.tfjs_graph", on_request=True),
     )
 }
 
@@ -53,10 +56,13 @@ class Selection:
     Attributes:
         targets: What to make, in the table's order.
         explicit: The user named them, so that a refusal is a failure.
+        falls_back: A TF.js graph may take the place of TF.js layers; not when the user named one
+            of the two by its id.
     """
 
     targets: tuple[Target, ...]
     explicit: bool
+    falls_back: bool = True
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -79,11 +85,13 @@ def select(only: Sequence[str], *, calibrated: bool) -> Selection:
         ConfigError: A name is unknown, or needs calibration samples that are not given.
     """
     if not only:
-        chosen = [t for t in TARGETS.values() if calibrated or not t.calibrated]
+        chosen = [
+            t for t in TARGETS.values() if not t.on_request and (calibrated or not t.calibrated)
+        ]
         return Selection(tuple(chosen), explicit=False)
     wanted: set[str] = set()
     for name in only:
-        matches = [t for t in TARGETS.values() if name in (t.id, t.id.partition("/")[0])]
+        matches = [t for t in TARGETS.values() if name == t.id or _is_of_kind(t, name)]
         if not matches:
             _refuse(name)
         if name in TARGETS and TARGETS[name].calibrated and not calibrated:
@@ -92,7 +100,15 @@ def select(only: Sequence[str], *, calibrated: bool) -> Selection:
                 hint="add --calibration DIR_OR_NPZ with 100 to 500 typical inputs",
             )
         wanted |= {t.id for t in matches if calibrated or not t.calibrated}
-    return Selection(tuple(t for t in TARGETS.values() if t.id in wanted), explicit=True)
+    return Selection(
+        tuple(t for t in TARGETS.values() if t.id in wanted),
+        explicit=True,
+        falls_back=not {"tfjs/layers", "tfjs/graph"} & set(only),
+    )
+
+
+def _is_of_kind(target: Target, kind: str) -> bool:
+    return target.id.partition("/")[0] == kind and not target.on_request
 
 
 def _refuse(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The TF.js artifact: from the model's layers to `tfjs/layers/`."""
+"""The TF.js artifact: from the model's layers to `tfjs/layers/`, or else to `tfjs/graph/`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from packager.bundle import Artifact, Runtime
 from packager.console import human_size
 from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
-from packager.targets import tfjs_layers
+from packager.targets import tfjs_graph, tfjs_layers, tfjs_weights
+from packager.targets.tfjs_files import RUNTIME
 from packager.targets.tfjs_layers import Style
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from packager.loaders.layer_graph import LayerGraph
     from packager.targets import Target
 
-# The version that web/package-lock.json pins and that verification runs.
-TFJS_VERSION = "4.22.0"
 # TF.js' layer by the path of the Keras layer, in the scratch folder.
 LAYERS = "tfjs-layers.json"
 
@@ -36,14 +35,25 @@ def ask(job: Job) -> Pending:
 
 def files(job: Job, target: Target) -> list[Path]:
     """What belongs to the artifact."""
-    return [job.folder / "tfjs"]
+    return [job.folder / "tfjs" / "layers"]
 
 
 def make(job: Job, pending: Pending) -> None:
-    """Writes `model.json` and its shards."""
+    """Writes `model.json` and its shards; a graph where the layers have no exact form."""
     (target,) = job.selection.of(__name__)
+    _make_layers(job, target, pending)
+    made = any(artifact.id == target.id for artifact in job.artifacts)
+    refused = any(refusal.id == target.id for refusal in job.refused)
+    if job.selection.falls_back and not made and (refused or not job.lost(target)):
+        tfjs_graph.make_instead(job, target)
+
+
+def _make_layers(job: Job, target: Target, pending: Pending) -> None:
     with job.making([target], target.id, *files(job, target)) as detail:
         if not pending.result():
+            if job.selection.falls_back:
+                detail.append("the model has none")
+                return
             raise UnsupportedError(
                 f"{job.manifest.source.file} has no Keras layers, so the TF.js layers format cannot"
                 " hold it",
@@ -67,8 +77,11 @@ def write(
     Raises:
         UnsupportedError: A layer has no exact form in TF.js.
     """
+    rules = tfjs_weights.parse(config.tfjs_weights)
     style = Style(fold=config.fold, fused=config.fused_layers)
-    written = tfjs_layers.write(graph, folder / "tfjs/layers", card=manifest.card(), style=style)
+    written = tfjs_layers.write(
+        graph, folder / "tfjs/layers", card=manifest.card(), style=style, rules=rules
+    )
     size, script = written.files.size_bytes, None
     if written.script is not None:
         size += written.script.stat().st_size
@@ -76,7 +89,8 @@ def write(
     artifact = Artifact(
         id="tfjs/layers",
         path=written.files.model_json.relative_to(folder).as_posix(),
-        runtime=Runtime("tfjs-layers", {"@tensorflow/tfjs": TFJS_VERSION}),
+        runtime=Runtime("tfjs-layers", RUNTIME),
+        quantization=tfjs_weights.quantization(rules),
         size_bytes=size,
         script=script,
     )

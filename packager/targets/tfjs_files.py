@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from packager.errors import ConversionError
+from packager.targets import tfjs_weights
+from packager.targets.tfjs_weights import Rule
 
 SHARD_BYTES = 4 * 1024 * 1024
+# The version that web/package-lock.json pins and that verification runs.
+RUNTIME = {"@tensorflow/tfjs": "4.22.0"}
 
 Array = np.ndarray[Any, Any]
 
@@ -41,29 +44,37 @@ def write_model(
     model_format: str,
     converted_by: str,
     metadata: Mapping[str, Any],
+    rules: Sequence[Rule] = (),
     shard_bytes: int = SHARD_BYTES,
+    more: Mapping[str, Any] | None = None,
 ) -> WrittenTfjs:
     """Writes a model into a folder.
 
     Args:
         folder: Made when it is missing.
         topology: The value of `modelTopology`.
-        weights: float32 or int32 arrays by their name in TF.js, in the order of the file.
+        weights: Arrays by their name in TF.js, in the order of the file: float32, int32, bool,
+            complex64, or bytes as objects.
         model_format: `layers-model` or `graph-model`.
         converted_by: Name and version of the writer.
         metadata: The value of `userDefinedMetadata`.
+        rules: Which weights to store in fewer bits.
         shard_bytes: Largest size of a shard; a weight may span several.
+        more: Further keys of `model.json`.
 
     Returns:
         The files. A shard's name holds the first 16 hex digits of its sha256, so that a changed
         model never meets a stale cache.
 
     Raises:
-        ConversionError: A weight has another dtype.
+        ConfigError: A rule matches no weight, or two match the same one.
+        ConversionError: A weight has another dtype, or cannot be stored as a rule says.
     """
+    chosen = tfjs_weights.assign(rules, weights)
     folder.mkdir(parents=True, exist_ok=True)
-    entries = [_weight_entry(name, array) for name, array in weights.items()]
-    shards = _write_shards(folder, weights, shard_bytes)
+    encoded = (tfjs_weights.encode(n, array, chosen.get(n)) for n, array in weights.items())
+    entries: list[dict[str, Any]] = []
+    shards = _write_shards(folder, _noting(encoded, entries), shard_bytes)
     manifest = [{"paths": [shard.name for shard in shards], "weights": entries}] if entries else []
     description = {
         "format": model_format,
@@ -72,6 +83,7 @@ def write_model(
         "userDefinedMetadata": dict(metadata),
         "modelTopology": dict(topology),
         "weightsManifest": manifest,
+        **(more or {}),
     }
     model_json = folder / "model.json"
     text = json.dumps(description, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -80,34 +92,35 @@ def write_model(
     return WrittenTfjs(model_json, tuple(shards), size)
 
 
-def _weight_entry(name: str, array: Array) -> dict[str, Any]:
-    if array.dtype.name not in ("float32", "int32"):
-        raise ConversionError(f"weight {name}: TF.js has no {array.dtype}; it is a writer's bug")
-    return {"name": name, "shape": list(array.shape), "dtype": array.dtype.name}
+def _noting(
+    encoded: Iterable[tuple[dict[str, Any], bytes]], entries: list[dict[str, Any]]
+) -> Iterator[bytes]:
+    """Yields the weights' bytes one by one, and notes their entries."""
+    for entry, content in encoded:
+        entries.append(entry)
+        yield content
 
 
-def _write_shards(folder: Path, weights: Mapping[str, Array], shard_bytes: int) -> list[Path]:
-    total = sum(array.nbytes for array in weights.values())
-    count = -(-total // shard_bytes)
-    shards = []
-    for number, content in enumerate(_pieces(weights, shard_bytes), start=1):
+def _write_shards(folder: Path, contents: Iterable[bytes], shard_bytes: int) -> list[Path]:
+    parts = []
+    for number, content in enumerate(_pieces(contents, shard_bytes), start=1):
         digest = hashlib.sha256(content).hexdigest()[:16]
-        shard = folder / f"weights-{digest}-{number}of{count}.bin"
-        shard.write_bytes(content)
-        shards.append(shard)
-    return shards
+        part = folder / f"weights-{digest}-{number}.part"
+        part.write_bytes(content)
+        parts.append(part)
+    # How many there are is known at the end, because the bytes are never joined before.
+    return [part.rename(part.with_name(f"{part.stem}of{len(parts)}.bin")) for part in parts]
 
 
-def _pieces(weights: Mapping[str, Array], shard_bytes: int) -> Iterator[bytes]:
-    """Cuts the weights' bytes, little-endian and in C order, without joining them all first."""
+def _pieces(contents: Iterable[bytes], shard_bytes: int) -> Iterator[bytes]:
+    """Cuts the weights' bytes without joining them all first."""
     piece = bytearray()
-    for array in weights.values():
-        little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-        content = memoryview(little.tobytes())
-        while content:
+    for content in contents:
+        rest = memoryview(content)
+        while rest:
             room = shard_bytes - len(piece)
-            piece += content[:room]
-            content = content[room:]
+            piece += rest[:room]
+            rest = rest[room:]
             if len(piece) == shard_bytes:
                 yield bytes(piece)
                 piece.clear()

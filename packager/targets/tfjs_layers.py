@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,12 @@ from packager.targets.tfjs_optimise import optimise
 from packager.targets.tfjs_parts import Chain, Refused
 from packager.targets.tfjs_program import Group, Program, assemble, check_nodes
 from packager.targets.tfjs_shapes import output_shape
+from packager.targets.tfjs_weights import Rule
 
-_HINT = "change the layer, or leave TF.js out: --only saved_model --only tflite"
+_HINT = (
+    "change the layer, make a graph with --only tfjs/graph,"
+    " or leave TF.js out: --only saved_model --only tflite"
+)
 _SEVERAL_OUTPUTS = (
     "the model uses more than the first of its outputs, which no TF.js layer has here",
     "use only the first",
@@ -113,6 +117,7 @@ def write(
     *,
     card: Mapping[str, Any],
     style: Style = Style(),
+    rules: Sequence[Rule] = (),
     shard_bytes: int = SHARD_BYTES,
 ) -> WrittenLayers:
     """Writes a model as `model.json` and shards.
@@ -124,6 +129,7 @@ def write(
         folder: Where the files go; made when it is missing.
         card: Embedded as `userDefinedMetadata.packager`.
         style: How it is written.
+        rules: Which weights to store in fewer bits.
         shard_bytes: Largest size of a shard.
 
     Raises:
@@ -140,6 +146,7 @@ def write(
         model_format="layers-model",
         converted_by=f"packager {packager.__version__}",
         metadata={"packager": dict(card)},
+        rules=rules,
         shard_bytes=shard_bytes,
     )
     script = None

@@ -7,8 +7,14 @@ from packager.bundle import Gate, GateCheck, GateLimits
 # float16 keeps 11 bits, 2**13 times coarser than float32; deep networks add some of that up. A
 # share of the output's range, below which no float16 artifact fails.
 FLOAT16_DIFF = 0.05
-# Modes whose outputs must equal the source's up to rounding, and their least strict limit.
-_EXACT_MODES = {"float32": 0.0, "float16": FLOAT16_DIFF}
+# Modes whose outputs must equal the source's up to rounding, and their least strict limit. Weights
+# of TF.js in 16 bits are about as coarse as float16; in 8 bits, only answers can be compared.
+_EXACT_MODES = {
+    "float32": 0.0,
+    "float16": FLOAT16_DIFF,
+    "float16_weights": FLOAT16_DIFF,
+    "uint16_weights": FLOAT16_DIFF,
+}
 # Some models enlarge rounding: with a logarithm of small powers, basic_pitch moves by 7e-5 when its
 # inputs are rounded to their neighbours, and by 15e-5 between two kernels of LiteRT for the same
 # file. Differences up to this many times the former are rounding, not another computation.

@@ -28,6 +28,9 @@ if not __package__:
     # Run as a script: the folder above holds this package.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from packager_server import saved_model
+from packager_server.codes import ServeError
+from packager_server.model import DEFAULT_SIGNATURE, Model, Signature, TensorInfo
 from packager_server.reader import (
     Array,
     EngineError,
@@ -48,7 +51,6 @@ from packager_server.reader import (
     read_manifest,
 )
 
-DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_BATCH = 32
 
 
@@ -83,18 +85,16 @@ class Engine:
         version: TensorFlow's version.
     """
 
-    def __init__(self, model: object, signature: Any, tensorflow: Any) -> None:
-        # A signature refers weakly to the variables; the model owns them.
+    def __init__(self, model: Model, signature: Signature, version: str) -> None:
         self._model = model
-        self._signature = signature
-        self._tf = tensorflow
-        self.inputs = _specs(signature.structured_input_signature[1])
-        self.outputs = _specs(signature.structured_outputs)
-        self.version = str(tensorflow.__version__)
+        self._name = signature.name
+        self.inputs = _specs(signature.inputs)
+        self.outputs = _specs(signature.outputs)
+        self.version = version
 
     @classmethod
     def load(cls, folder: str | Path, signature: str = DEFAULT_SIGNATURE) -> Engine:
-        """Loads the SavedModel in `folder`.
+        """Loads the SavedModel in `folder`, in the way that the server runs it.
 
         Raises:
             EngineError: No SavedModel there, a damaged one, no such signature, or no TensorFlow.
@@ -104,7 +104,7 @@ class Engine:
             raise EngineError(f"{folder}: no SavedModel here: saved_model.pb is missing")
         tensorflow = import_tensorflow()
         try:
-            model = tensorflow.saved_model.load(str(folder))
+            model = saved_model.load(folder)
         # TensorFlow answers damaged files with many unrelated exception types.
         except Exception as error:
             raise EngineError(
@@ -114,7 +114,7 @@ class Engine:
         if signature not in model.signatures:
             names = ", ".join(sorted(model.signatures)) or "none"
             raise EngineError(f"{folder}: no signature {signature!r}; it has: {names}", exit_code=2)
-        return cls(model, model.signatures[signature], tensorflow)
+        return cls(model, model.signatures[signature], str(tensorflow.__version__))
 
     def predict(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one batch.
@@ -130,12 +130,11 @@ class Engine:
             EngineError: A missing or unknown name, a wrong dtype or shape, or an op that failed.
         """
         self._check_names(inputs)
-        feed = {name: self._tf.constant(self._fit(name, inputs[name])) for name in self.inputs}
+        feed = {name: self._fit(name, inputs[name]) for name in self.inputs}
         try:
-            result = self._signature(**feed)
-        except self._tf.errors.OpError as error:
+            return self._model.run(self._name, feed, tuple(self.outputs))
+        except ServeError as error:
             raise EngineError(f"the model failed on this input: {first_line(error)}") from error
-        return {name: np.asarray(result[name].numpy()) for name in self.outputs}
 
     def _check_names(self, inputs: Mapping[str, Array]) -> None:
         if set(inputs) != set(self.inputs):
@@ -164,9 +163,8 @@ def import_tensorflow() -> Any:
     Raises:
         EngineError: It is not installed or does not start (exit code 4).
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        import tensorflow
+        return saved_model.import_tensorflow()
     # A broken installation also ends in other errors: a missing library, a NumPy that is too old.
     except Exception as error:
         raise EngineError(
@@ -174,18 +172,15 @@ def import_tensorflow() -> Any:
             hint="pip install 'packager[server]'",
             exit_code=4,
         ) from error
-    tensorflow.get_logger().setLevel("ERROR")
-    return tensorflow
 
 
-def _specs(signature: Mapping[str, Any]) -> dict[str, TensorSpec]:
+def _specs(infos: Mapping[str, TensorInfo]) -> dict[str, TensorSpec]:
+    def numpy_name(dtype: str) -> str:
+        return "object" if dtype == "string" else dtype
+
     return {
-        name: TensorSpec(
-            name=name,
-            dtype=np.dtype(spec.dtype.as_numpy_dtype).name,
-            shape=None if spec.shape.rank is None else tuple(spec.shape.as_list()),
-        )
-        for name, spec in sorted(signature.items())
+        name: TensorSpec(name=name, dtype=numpy_name(info.dtype), shape=info.shape)
+        for name, info in sorted(infos.items())
     }
 
 

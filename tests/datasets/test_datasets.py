@@ -229,7 +229,7 @@ def test_multilabel_targets_keep_their_shape(tmp_path):
         ({"x": np.float32(PIXELS[:, :3])}, r"expects float32 \[4, 4, 1\], received float32 \[3, 4"),
         ({"x": np.full((2, 4, 4), np.nan)}, "sample 0: the input 'image' holds NaN"),
         ({"x": np.float32(3)}, "received a single value"),
-        ({"x": PIXELS + 1j}, "expected numbers, received complex128"),
+        ({"x": PIXELS + 1j}, "expected numbers or text, received complex128"),
     ],
 )
 def test_bad_npz(tmp_path, arrays, message):
@@ -416,7 +416,7 @@ def test_limit_ends_an_endless_function(module):
         ("failing", [IMAGE], "failed: RuntimeError: camera unplugged"),
         ("ragged", [IMAGE], r"sample 1: expected float32 \(4, 4, 1\) as in sample 0"),
         ("half_labelled", [IMAGE], "1 of 2 samples have a target"),
-        ("objects", [IMAGE], "expected numbers, received object"),
+        ("objects", [IMAGE], "expected numbers or text, received object"),
         ("nothing", [IMAGE], "no samples"),
         ("none", [IMAGE], "has no function 'none'"),
         ("not_a_function", [IMAGE], "has no function"),
@@ -429,8 +429,54 @@ def test_bad_functions(module, function, inputs, message):
 
 
 def test_module_that_cannot_be_imported():
-    with pytest.raises(DataError, match="importing no_such_module_here failed: ModuleNotFound"):
+    with pytest.raises(DataError, match="'no_such_module_here' cannot be imported: ModuleNotFound"):
         opened("no_such_module_here:f")
+
+
+def text_input(shape=(None,)):
+    return [{"name": "word", "shape": list(shape), "dtype": "string"}]
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_texts_become_bytes(tmp_path, kind):
+    words = np.array(["red", "größer", ""]) if kind == "U" else np.array([b"red", b"\xff\x01", b""])
+    np.savez(tmp_path / "x.npz", x=words)
+    data = opened(tmp_path / "x.npz", inputs=text_input())
+    wanted = [w.encode() if isinstance(w, str) else w for w in words.tolist()]
+    assert [data.sample(i)["word"].item() for i in range(3)] == wanted
+    assert data.sample(0)["word"].shape == ()
+    data.write_inputs(tmp_path)
+    assert np.load(tmp_path / "word.npy").tolist() == wanted
+
+
+def test_texts_of_a_function_may_differ_in_length(tmp_path, monkeypatch):
+    (tmp_path / "several_words.py").write_text(
+        "import numpy as np\n\n\ndef words():\n"
+        "    yield np.array('a')\n    yield np.array('longer')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = opened("several_words:words", inputs=text_input())
+    assert [data.sample(i)["word"].item() for i in range(2)] == [b"a", b"longer"]
+
+
+def test_bad_texts(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.array(["x" * 4097]))
+    with pytest.raises(DataError, match="more than 4096 bytes"):
+        opened(tmp_path / "x.npz", inputs=text_input()).sample(0)
+    np.savez(tmp_path / "y.npz", x=np.array([1.0]))
+    with pytest.raises(DataError, match="expects text, received float64"):
+        opened(tmp_path / "y.npz", inputs=text_input()).sample(0)
+    np.savez(tmp_path / "z.npz", x=np.array([["a"]], object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"cannot be read|object"):
+        opened(tmp_path / "z.npz", inputs=text_input()).sample(0)
+
+
+def test_a_single_number_stays_one(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.arange(3, dtype=np.float32))
+    data = opened(tmp_path / "x.npz", inputs=[{"name": "x", "shape": [None], "dtype": "float32"}])
+    assert data.sample(1)["x"].shape == ()
+    data.write_inputs(tmp_path)
+    assert np.load(tmp_path / "x.npy").shape == (3,)
 
 
 # ------------------------------------------------------------------ the data set

@@ -673,7 +673,7 @@ class TestTensors:
 
 class TestRun:
     def run(self, command, file, arrays, tmp_path):
-        (tmp_path / "in").mkdir()
+        (tmp_path / "in").mkdir(parents=True)
         for name, array in arrays.items():
             np.save(tmp_path / "in" / f"{name}.npy", array)
         folders = ["--inputs", tmp_path / "in", "--outputs", tmp_path / "out"]
@@ -706,6 +706,10 @@ class TestRun:
         assert answer.code == 0
         np.testing.assert_allclose(outputs["state"], y, atol=1e-6)
         assert np.abs(y).min() > 1e-4
+        _, backwards = self.run(
+            command, built / "loose/lstm.tflite", {"steps": x[::-1]}, tmp_path / "backwards"
+        )
+        np.testing.assert_array_equal(backwards["state"][::-1], outputs["state"])
 
     def test_several_inputs_and_outputs(self, command, built, tmp_path):
         rng = np.random.default_rng(3)

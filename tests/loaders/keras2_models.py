@@ -1,12 +1,16 @@
 """Makes small Keras 2 models with tf-keras, each with inputs and the outputs that it computes.
 
-    python tests/loaders/keras2_models.py FOLDER
+    python tests/loaders/keras2_models.py FOLDER [NAME ...]
 
-For every name in `CASES` it writes `NAME.h5` and `NAME.npz` (`x0`, `x1`, ..., `y0`, ...).
+For every name in `CASES` it writes `NAME.h5`, `NAME.keras` and `NAME.npz` (`x0`, `x1`, ..., `y0`,
+...), and for the names given, or for all with `all`, a SavedModel `NAME/` too. `classes.json` has
+the classes of layers in each, and those of tf-keras that stand for themselves.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import sys
 import warnings
@@ -112,6 +116,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "flatten_first": lambda: one(L.Flatten("channels_first"), IMAGE),
     "reshape": lambda: one(L.Reshape((-1, 10)), IMAGE),
     "permute": lambda: one(L.Permute((3, 1, 2)), IMAGE),
+    "identity": lambda: one(L.Identity(), FLAT),
     "repeat": lambda: one(L.RepeatVector(3), FLAT),
     "activity": lambda: one(L.ActivityRegularization(0.1), FLAT),
     "regularised": _regularised,
@@ -200,6 +205,14 @@ CASES: dict[str, Callable[[], Any]] = {
     "category": lambda: _words(L.CategoryEncoding(11, output_mode="multi_hot")),
     "discretization": lambda: one(L.Discretization([-0.5, 0.0, 0.7]), FLAT),
     "hashing": lambda: _words(L.Hashing(5)),
+    "hashed_crossing": lambda: _crossing(),
+    "string_lookup": lambda: _text(L.StringLookup(vocabulary=["good", "red", "the"])),
+    "string_one_hot": lambda: _text(
+        L.StringLookup(vocabulary=["good", "red", "the"], output_mode="one_hot"), ()
+    ),
+    "text_vectorization": lambda: _text(
+        L.TextVectorization(vocabulary=["good", "red", "the"], output_sequence_length=4), (1,)
+    ),
     "integer_lookup": lambda: _words(L.IntegerLookup(vocabulary=[3, 5, 7])),
     # Regularization: nothing at inference
     "dropout": lambda: one(L.Dropout(0.5), IMAGE),
@@ -288,6 +301,15 @@ def _multi_head() -> Any:
     return k2.Model([a, b], L.MultiHeadAttention(2, 3)(a, b))
 
 
+def _crossing() -> Any:
+    a, b = k2.Input((1,), dtype="int32", name="a"), k2.Input((1,), dtype="int32", name="b")
+    return k2.Model([a, b], L.HashedCrossing(7)([a, b]))
+
+
+def _text(layer: Any, shape: tuple[int, ...] = (6,)) -> Any:
+    return k2.Sequential([k2.Input(shape, dtype="string"), layer])
+
+
 def _two_ends() -> Any:
     words, numbers = k2.Input((6,), dtype="int32", name="words"), k2.Input((3,), name="numbers")
     hidden = L.Concatenate()([L.Flatten()(L.Embedding(11, 4)(words)), numbers])
@@ -355,15 +377,19 @@ def _inputs(model: Any, random: np.random.Generator) -> list[np.ndarray]:
     arrays = []
     for tensor in model.inputs:
         shape = [tensor.shape[0] or SAMPLES, *(n or 6 for n in tensor.shape[1:])]
+        if tensor.dtype == tf.string:
+            arrays.append(random.choice(["good", "the red one", "red", "no", "The"], shape))
+            continue
         whole = not tensor.dtype.is_floating
         values = random.integers(0, 11, shape) if whole else random.normal(0.0, 1.5, shape)
         arrays.append(values.astype(tensor.dtype.as_numpy_dtype))
     return arrays
 
 
-def main(folder: Path) -> None:
-    """Writes every model."""
+def main(folder: Path, exported: list[str]) -> None:
+    """Writes every model, and those in `exported` as a SavedModel too."""
     warnings.simplefilter("ignore")
+    classes, names = {}, {}
     for number, (name, build) in enumerate(CASES.items()):
         random = np.random.default_rng(number)
         k2.backend.clear_session()
@@ -375,15 +401,29 @@ def main(folder: Path) -> None:
         given = _inputs(model, random)
         if name == "mixed":
             given = [np.round(given[0])]
-        outputs = model(given if len(given) > 1 else given[0], training=False)
+        fed = [tf.constant(x) for x in given]
+        outputs = model(fed if len(fed) > 1 else fed[0], training=False)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         model.save(folder / f"{name}.h5")
+        model.save(folder / f"{name}.keras", save_format="keras")
+        if name in exported or "all" in exported:
+            model.save(folder / name, save_format="tf")
         np.savez(
             folder / f"{name}.npz",
             **{f"x{i}": x for i, x in enumerate(given)},
             **{f"y{i}": y.numpy() for i, y in enumerate(outputs)},
         )
+        names[name] = list(model.input_names)
+        classes[name] = sorted({type(layer).__name__ for layer in model._flatten_layers()})
+    text = json.dumps({"cases": classes, "inputs": names, "public": _public()})
+    (folder / "classes.json").write_text(text)
+
+
+def _public() -> list[str]:
+    """Every class in tf-keras' `layers`, once: `AvgPool2D` is another name of one of them."""
+    found = {c for c in vars(L).values() if inspect.isclass(c) and issubclass(c, L.Layer)}
+    return sorted({c.__name__ for c in found})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -89,6 +89,60 @@ def reshaped_softmax():
     return seeded(keras.Model(x, layers.Reshape((4,), name="y")(y)))
 
 
+def cut_when_traced():
+    """Keras 3.15: with this dtype the traced layer cuts its inputs to whole numbers."""
+    x = keras.Input((6,), name="x")
+    return keras.Model(x, layers.Discretization([-0.5, 0.0, 0.7], dtype="int64", name="bins")(x))
+
+
+class EagerOnly(layers.Layer):
+    """Computes something else inside a graph."""
+
+    def call(self, x):
+        import tensorflow as tf
+
+        return x * 2.0 if tf.executing_eagerly() else x * 2.01
+
+
+def another_graph():
+    x = keras.Input((6,), name="x")
+    return keras.Model(x, EagerOnly(name="y")(x))
+
+
+def random_answers():
+    x = keras.Input((6,), name="x")
+    return keras.Model(x, layers.Dropout(0.5, name="y")(x, training=True))
+
+
+def stateful():
+    x = keras.Input(batch_shape=(1, 6), name="x")
+    rows = layers.Reshape((3, 2))(x)
+    return seeded(keras.Model(x, layers.LSTM(3, stateful=True, name="y")(rows)))
+
+
+def samples_elsewhere():
+    x = keras.Input((6,), name="x")
+    return keras.Model(x, keras.ops.transpose(x))
+
+
+def recurrent(scale=1.0):
+    words = keras.Input((6,), dtype="int32", name="words")
+    rows = layers.Embedding(11, 4, mask_zero=True)(words)
+    rows = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(rows)
+    model = seeded(keras.Model(words, layers.Dense(2, name="y")(layers.GRU(4)(rows))))
+    model.set_weights([scale * w for w in model.get_weights()])
+    return model
+
+
+def recurrent_with_other_weights():
+    return recurrent(1.01)
+
+
+def long():
+    x = keras.Input((2000, 2), name="x")
+    return keras.Model(x, layers.SimpleRNN(2, name="slow")(x))
+
+
 def channels_first():
     x = keras.Input((3, 8, 8), name="x")
     return keras.Model(x, layers.Conv2D(4, 3, data_format="channels_first", name="nchw")(x))

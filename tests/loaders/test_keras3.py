@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packager.children import Child
-from packager.errors import ModelError, UnsupportedError
+from packager.errors import ConversionError, ModelError, UnsupportedError
 from packager.loaders import layer_graph
 from tests.conftest import loaded
 from tests.loaders.odd_models import EQUAL
@@ -80,6 +80,61 @@ def test_a_model_with_a_call_of_its_own_has_no_layer_graph(child, tmp_path, name
 def test_channels_first_is_refused_by_name(child):
     with pytest.raises(ModelError, match=r"'nchw' .*channels_first"):
         open_model(child, "channels_first")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("cut_when_traced", ConversionError, "'bins' of the model's TensorFlow graph differs"),
+        ("another_graph", ConversionError, "'y' of the model's TensorFlow graph differs"),
+        ("random_answers", ModelError, "'y' differs from call to call"),
+        ("stateful", ModelError, "'y' differs from call to call"),
+        ("samples_elsewhere", ModelError, "first axis of every input and output"),
+    ],
+)
+def test_a_graph_that_cannot_be_trusted_is_refused(child, tmp_path, name, kind, text):
+    opened = open_model(child, name)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    x = np.random.default_rng(4).normal(size=(5, 6)).astype(np.float32)
+    np.save(tmp_path / "in" / f"{opened['inputs'][0]['name']}.npy", x)
+    with pytest.raises(kind, match=text) as caught:
+        child.call("predict", "running", inputs=tmp_path / "in", outputs=tmp_path / "out")
+    assert caught.value.hint
+
+
+def float_file(child, litert, method, path):
+    ends = child.call(method, "converting", path=path, input_shapes={})
+    litert.call("complete", "completing", source=path, target=path, **ends)
+    return path
+
+
+def test_unrolled_layers_compute_the_same(child, tmp_path):
+    """Masked, both ways, LSTM and GRU; the model itself is unchanged afterwards."""
+    (tmp_path / "in").mkdir()
+    words = np.random.default_rng(4).integers(1, 11, (5, 6)).astype(np.int32)
+    words[::2, 4:] = 0
+    np.save(tmp_path / "in/words.npy", words)
+    with Child("packager.quantize.worker") as litert:
+        open_model(child, "recurrent")
+        loop, unrolled, again = (
+            float_file(child, litert, method, tmp_path / f"{i}.tflite")
+            for i, method in enumerate(("convert_tflite", "convert_unrolled", "convert_tflite"))
+        )
+        assert loop.read_bytes() == again.read_bytes()
+        assert b"while" not in unrolled.read_bytes()
+        compare = {"model": loop, "samples": tmp_path / "in"}
+        litert.call("compare", "comparing", other=unrolled, **compare)
+        open_model(child, "recurrent_with_other_weights")
+        other = float_file(child, litert, "convert_tflite", tmp_path / "other.tflite")
+        with pytest.raises(UnsupportedError, match="unrolled, the recurrent layers give another"):
+            litert.call("compare", "comparing", other=other, **compare)
+
+
+def test_too_many_steps_are_not_unrolled(child, tmp_path):
+    open_model(child, "long")
+    with pytest.raises(UnsupportedError, match=r"take 2000 steps.*'slow'"):
+        child.call("convert_unrolled", "unrolling", path=tmp_path / "x.tflite", input_shapes={})
 
 
 def test_a_layer_graph_survives_the_way_through_a_file(child, tmp_path):

@@ -2,7 +2,7 @@
 
 import { closeSync, openSync, readSync, writeSync } from 'node:fs';
 
-import { DTYPES, npyHeader, NpyError, parseNpyHeader } from '../npy.js';
+import { npyHeader, NpyError, npyValues, parseNpyHeader } from '../npy.js';
 
 const HEADER_BYTES = 4096;
 
@@ -21,7 +21,7 @@ function readFully(file, bytes, position) {
 /** An open array whose first axis is read piece by piece. */
 export class NpyReader {
   #file;
-  #dataOffset;
+  #header;
   #rowBytes;
 
   /** @param {string} path */
@@ -38,28 +38,27 @@ export class NpyReader {
 
   #readHeader() {
     const bytes = new Uint8Array(HEADER_BYTES);
-    const { dtype, shape, dataOffset } = parseNpyHeader(
-      bytes.subarray(0, readFully(this.#file, bytes, 0)),
-    );
+    const header = parseNpyHeader(bytes.subarray(0, readFully(this.#file, bytes, 0)));
+    const { dtype, shape, itemBytes } = header;
     if (shape.length === 0) throw new NpyError('a single number has no samples');
     this.dtype = dtype;
     this.shape = shape;
-    this.#dataOffset = dataOffset;
-    this.#rowBytes = product(shape.slice(1)) * DTYPES[dtype].array.BYTES_PER_ELEMENT;
+    this.#header = header;
+    this.#rowBytes = product(shape.slice(1)) * itemBytes;
   }
 
   /**
    * Reads the rows from `start` to `end` of the first axis.
    *
-   * @returns {{data: TypedArray, shape: number[], dtype: string}}
+   * @returns {{data: TypedArray|string[], shape: number[], dtype: string}}
    */
   rows(start, end) {
     const bytes = new Uint8Array((end - start) * this.#rowBytes);
-    const position = this.#dataOffset + start * this.#rowBytes;
+    const position = this.#header.dataOffset + start * this.#rowBytes;
     if (readFully(this.#file, bytes, position) < bytes.length) {
       throw new NpyError(`${this.path}: the file ends before row ${end}`);
     }
-    const data = new DTYPES[this.dtype].array(bytes.buffer);
+    const data = npyValues(this.#header, bytes);
     return { data, shape: [end - start, ...this.shape.slice(1)], dtype: this.dtype };
   }
 

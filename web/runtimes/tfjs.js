@@ -37,6 +37,18 @@ function isGraph(json) {
   return json.format === 'graph-model';
 }
 
+// What TF.js itself calls dynamic: only predictAsync runs it, and warns about everything else.
+const DYNAMIC = new Set([
+  'Enter', 'Exit', 'HashTable', 'HashTableV2', 'If', 'LookupTableFind', 'LookupTableFindV2',
+  'LookupTableSize', 'LookupTableSizeV2', 'Merge', 'NextIteration', 'NonMaxSuppressionV2',
+  'NonMaxSuppressionV3', 'NonMaxSuppressionV5', 'StatelessIf', 'StatelessWhile', 'Switch', 'Where',
+  'While',
+]);
+
+function isDynamic({ modelTopology }) {
+  return modelTopology.node.some(({ op }) => DYNAMIC.has(op));
+}
+
 function weightSpecs(json) {
   return (json.weightsManifest ?? []).flatMap((group) => group.weights);
 }
@@ -58,6 +70,9 @@ function handlerOf(tf, { json, weights }) {
     generatedBy: json.generatedBy,
     convertedBy: json.convertedBy,
     signature: json.signature,
+    // Fills a graph model's look-up tables.
+    modelInitializer: json.modelInitializer,
+    initializerSignature: json.initializerSignature,
     userDefinedMetadata: json.userDefinedMetadata,
     weightSpecs: weightSpecs(json),
     weightData: joined(weights),
@@ -91,6 +106,7 @@ function valuesFor(dtype, data) {
   if (dtype === 'float32') {
     return data instanceof Float32Array ? data : Float32Array.from(data, Number);
   }
+  if (dtype === 'string') return data;
   if (dtype === 'bool') return Uint8Array.from(data, (value) => (value ? 1 : 0));
   return data instanceof Int32Array ? data : Int32Array.from(data, Number);
 }
@@ -126,6 +142,7 @@ class TfjsRuntime {
   #model;
   #card;
   #graph;
+  #dynamic;
   #bindings;
 
   constructor(tf, model, json, card) {
@@ -133,6 +150,7 @@ class TfjsRuntime {
     this.#model = model;
     this.#card = card;
     this.#graph = isGraph(json);
+    this.#dynamic = this.#graph && isDynamic(json);
     this.#bindings = boundInputs(model, card);
   }
 
@@ -142,7 +160,8 @@ class TfjsRuntime {
       return Array.isArray(result) ? result : [result];
     }
     const named = Object.fromEntries(this.#bindings.map(({ tensor }, i) => [tensor.name, feed[i]]));
-    const result = await this.#model.predictAsync(named);
+    const result = this.#dynamic
+      ? await this.#model.predictAsync(named) : this.#model.predict(named);
     if (result instanceof this.#tf.Tensor) return [result];
     if (Array.isArray(result)) return result;
     return this.#card.outputs.map(({ name }) => result[name]);

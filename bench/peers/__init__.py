@@ -1,0 +1,1 @@
+"""The same digits model behind other servers; started by bench/server.py, one file each."""

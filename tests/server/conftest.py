@@ -1,0 +1,70 @@
+"""One server for the whole session: its models are changed over gRPC, as an operator would."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import SHARED
+from tests.server import replay
+from tests.server.serving import Serving
+
+HERE = __import__("pathlib").Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def replay_models(shared, once):
+    """The models of all cases: a folder for each distinct one, by its key."""
+    cases = replay.load_cases("http", "grpc", "request_parser")
+    keys = list(dict.fromkeys(replay.model_key(case["model"]) for case in cases))
+
+    def make(folder):
+        (folder / "models.json").write_text(json.dumps([json.loads(key) for key in keys]))
+        script = [sys.executable, HERE / "make_replay_models.py", folder]
+        done = subprocess.run(
+            [*script, SHARED / "tfserving" / "models"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    folder = once("replay-models", make)
+    return {key: folder / str(number) for number, key in enumerate(keys)}
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory):
+    """A running server without models."""
+    folder = tmp_path_factory.mktemp("serving")
+    config = folder / "models.config"
+    config.write_text("model_config_list {}\n")
+    server = Serving(
+        folder, f"--model_config_file={config}", "--file_system_poll_wait_seconds=0.2",
+        "--access_log=json", "--enable_grpc_healthcheck_service",
+        "--rest_api_enable_cors_support", "--max_body_bytes=4000000",
+    )  # fmt: skip
+    try:
+        yield server.wait()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def serve_case(serving, replay_models):
+    """Makes the server hold exactly the model of a case."""
+    loaded = []
+
+    def serve(case):
+        model = case["model"]
+        key = replay.model_key(model)
+        if loaded == [key]:
+            return serving
+        loaded[:] = [key]
+        if "name" not in model:
+            serving.configure()
+            return serving
+        serving.configure()
+        answer = serving.configure((model["name"], replay_models[key], model.get("labels") or {}))
+        assert b"error" not in answer, answer
+        return serving
+
+    return serve
