@@ -631,11 +631,6 @@
       : tf.image.resizeBilinear(image, wanted, false, true);
   }
 
-  // A resize along rows and columns as two matrices: bicubic, antialiased.
-  function linearResize(tf, [x], _config, { rows, columns }) {
-    return einsum(tf, 'jw,aiwc->aijc', columns, einsum(tf, 'ih,ahwc->aiwc', rows, x));
-  }
-
   function autoContrast(tf, [x], { low, high }) {
     const scale = 255 / (high - low);
     const pixels = tf.mul(tf.sub(x, low), scale);
@@ -700,7 +695,6 @@
     Attention: { call: attention },
     AdaptivePooling: { call: adaptivePooling },
     Resize: { call: resize },
-    LinearResize: { call: linearResize },
     AutoContrast: { call: autoContrast },
     CategoryEncoding: { call: categoryEncoding, raw: true },
     Discretization: { call: discretization },
