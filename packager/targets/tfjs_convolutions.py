@@ -86,9 +86,15 @@ def _grouped(site: Site, groups: int) -> Chain:
     if rank == 2 and kernel.shape[2] == 1 and max(_axes(site, "dilation_rate")) == 1:
         return _depthwise_of_groups(site, groups)
     if rank == 3:
-        raise Refused(
-            f"TF.js has no three-dimensional convolution with {groups} groups", "use groups=1"
-        )
+        settings = {
+            "groups": groups,
+            "strides": list(_axes(site, "strides")),
+            "dilation": list(_axes(site, "dilation_rate")),
+            "padding": site.config["padding"],
+            "activation": inside(site.config.get("activation")),
+        }
+        weights = _with_bias(site, kernel=kernel)
+        return (custom("GroupedConv3D", settings, weights, outputs=[site.output.shape]),)
     settings = _settings(site) | {"groups": groups}
     weights = _with_bias(site, kernel=_image_kernel(kernel, rank))
     return (custom("Conv", settings, weights, outputs=[site.output.shape]),)

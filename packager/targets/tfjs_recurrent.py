@@ -8,6 +8,7 @@ from typing import Any
 from packager.loaders.layer_graph import Call, Layer, Spec, Weights
 from packager.targets.tfjs_activations import inside
 from packager.targets.tfjs_parts import (
+    TENSOR,
     Chain,
     Config,
     Part,
@@ -283,8 +284,6 @@ def _time_distributed(site: Site) -> Chain:
     if site.argument(1, "mask") is not None and inner.class_name in _KINDS:
         raise Refused("TF.js passes no mask into TimeDistributed", "leave the mask out")
     batch, steps, *rest = site.shape
-    if steps is None:
-        raise Refused("the number of steps is free", "give the input a fixed number of steps")
     output = site.output.shape
     prefix = f"{inner.name}/"
     weights = {name.removeprefix(prefix): array for name, array in site.weights.items()}
@@ -297,17 +296,24 @@ def _time_distributed(site: Site) -> Chain:
     chain = site.inner(at)
     if any(part.outputs > 1 or part.sources not in (None, ((-1, 0),)) for part in chain):
         raise Refused(f"TF.js has no TimeDistributed of {inner.class_name} here")
-    tensor = {"tensor": 0}
-    folded = operator(
-        "reshape", tensor, [-1, *rest], outputs=[(None, *rest)], dtype=None, sources=((-1, 0),)
-    )
-    spread = operator("reshape", tensor, [-1, *output[1:]], outputs=[output], dtype=None)
-    if None in rest or None in output[1:]:
+    if rest.count(None) or None in output[2:]:
         raise Refused("a size is free", "give the input a fixed shape")
     only = chain[0] if len(chain) == 1 else None
-    if only is not None and not only.needs_script and only.class_name in _TIME_DISTRIBUTED:
+    plain = only is not None and not only.needs_script and steps is not None
+    if only is not None and plain and only.class_name in _TIME_DISTRIBUTED:
         config = {"class_name": only.class_name, "config": only.config | {"name": "inside"}}
         return (Part("TimeDistributed", {"layer": config}, only.weights, sources=((-1, 0),)),)
+    folded = operator(
+        "reshape", TENSOR, [-1, *rest], outputs=[(None, *rest)], dtype=None, sources=((-1, 0),)
+    )
+    spread = operator(
+        "unfold",
+        TENSOR,
+        {"tensor": 1},
+        outputs=[output],
+        dtype=None,
+        sources=((len(chain), 0), (-1, 0)),
+    )
     return (folded, *(replace(part, sources=None) for part in chain), spread)
 
 

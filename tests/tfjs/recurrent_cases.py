@@ -106,7 +106,8 @@ def wrapper_cases() -> Iterator[Case]:
     yield one("time_leaky", STEPS, lambda: k.TimeDistributed(k.Dense(4, activation="leaky_relu")))
     yield one("time_gru", SEQUENCE_OF_IMAGES[:-1], lambda: k.TimeDistributed(k.GRU(4)))
     yield one("time_pool_global", SEQUENCE_OF_IMAGES, lambda: k.TimeDistributed(pool()))
-    yield one("time_free", (None, 6), lambda: k.TimeDistributed(k.Dense(4)), "number of steps")
+    yield one("time_free_norm", (None, 6), lambda: k.TimeDistributed(k.BatchNormalization()))
+    yield one("time_free", (None, 6), lambda: k.TimeDistributed(k.Dense(4)))
 
 
 def pool() -> Any:
