@@ -125,6 +125,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
         raise ModelError(f"{source}: the model is empty: it has no layers")
     check_weights(model.variables, source)
     _refuse_channels_first(model, source)
+    _refuse_stateful(model, source)
     inputs = _ends(model.inputs, "input")
     outputs = _ends(model.outputs, "output")
     _make_scopes(model)
@@ -144,6 +145,18 @@ def _compute_in_float32(model: Any) -> None:
     for layer in model._flatten_layers():
         if layer.dtype_policy.compute_dtype in ("float16", "bfloat16"):
             layer.dtype_policy = "float32"
+
+
+def _refuse_stateful(model: Any, source: str) -> None:
+    import keras
+
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise ModelError(
+                f"{source}: the layer {layer.name!r} ({type(layer).__name__}) is stateful: its"
+                " answer depends on the calls before it",
+                hint="build the model with stateful=False and load the weights into it",
+            )
 
 
 def _refuse_channels_first(model: Any, source: str) -> None:

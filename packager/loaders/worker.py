@@ -216,9 +216,6 @@ class Worker:
                 f"the source model fails on the samples: {brief(error)}",
                 hint="give inputs that it takes: --evaluation DATA",
             ) from error
-        if not self._compared:
-            trace_check.check(self.opened, tensors, result, self._traced())
-            self._compared = True
         rows = len(next(iter(tensors.values())))
         for name, values in result.items():
             if not values.shape or len(values) != rows:
@@ -227,6 +224,10 @@ class Worker:
                     " the first axis of every input and output must be the sample",
                     hint="build a model that takes and returns [samples, ...]",
                 )
+        if not self._compared:
+            trace_check.check(self.opened, tensors, result, self._traced())
+            self._compared = True
+        for name, values in result.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise ConversionError(
                     f"the source model's output {name!r} is not finite on the samples",
