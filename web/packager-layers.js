@@ -289,6 +289,8 @@
     stridedSlice: (tf, x, ...spec) => tf.stridedSlice(x, ...spec),
     tile: (tf, x, counts) => tf.tile(x, counts),
     transpose: (tf, x, axes) => tf.transpose(x, axes ?? undefined),
+    // The steps that were made part of the batch, as `like` has them.
+    unfold: (_tf, x, like) => x.reshape([...like.shape.slice(0, 2), ...x.shape.slice(1)]),
     var: variance,
     where: (tf, condition, yes, no) => tf.where(asBool(tf, condition), yes, no),
   };
@@ -346,6 +348,14 @@
       part, filters[i], config.strides, config.padding, 'NHWC', config.dilation,
     ));
     return fromImage(tf, finished(tf, tf.concat(parts, 3), bias, config.activation), config);
+  }
+
+  function groupedConv3d(tf, [x], { groups, strides, padding, dilation, activation }, { kernel, bias }) {
+    const filters = tf.split(kernel, groups, 4);
+    const parts = tf.split(x, groups, 4).map((part, i) => tf.conv3d(
+      part, filters[i], strides, padding, 'NDHWC', dilation,
+    ));
+    return finished(tf, tf.concat(parts, 4), bias, activation);
   }
 
   function convLength(size, kernel, stride, dilation, padding) {
@@ -631,11 +641,6 @@
       : tf.image.resizeBilinear(image, wanted, false, true);
   }
 
-  // A resize along rows and columns as two matrices: bicubic, antialiased.
-  function linearResize(tf, [x], _config, { rows, columns }) {
-    return einsum(tf, 'jw,aiwc->aijc', columns, einsum(tf, 'ih,ahwc->aiwc', rows, x));
-  }
-
   function autoContrast(tf, [x], { low, high }) {
     const scale = 255 / (high - low);
     const pixels = tf.mul(tf.sub(x, low), scale);
@@ -688,6 +693,7 @@
     Operator: { call: operator, raw: true },
     Conv: { call: conv, shape: convOutput },
     DepthwiseConv: { call: depthwiseConv, shape: depthwiseOutput },
+    GroupedConv3D: { call: groupedConv3d },
     SeparableConv: { call: separableConv },
     ConvTranspose: { call: convTranspose },
     ConvTranspose3D: { call: convTranspose3d },
@@ -700,7 +706,6 @@
     Attention: { call: attention },
     AdaptivePooling: { call: adaptivePooling },
     Resize: { call: resize },
-    LinearResize: { call: linearResize },
     AutoContrast: { call: autoContrast },
     CategoryEncoding: { call: categoryEncoding, raw: true },
     Discretization: { call: discretization },

@@ -86,9 +86,15 @@ def _grouped(site: Site, groups: int) -> Chain:
     if rank == 2 and kernel.shape[2] == 1 and max(_axes(site, "dilation_rate")) == 1:
         return _depthwise_of_groups(site, groups)
     if rank == 3:
-        raise Refused(
-            f"TF.js has no three-dimensional convolution with {groups} groups", "use groups=1"
-        )
+        settings = {
+            "groups": groups,
+            "strides": list(_axes(site, "strides")),
+            "dilation": list(_axes(site, "dilation_rate")),
+            "padding": site.config["padding"],
+            "activation": inside(site.config.get("activation")),
+        }
+        weights = _with_bias(site, kernel=kernel)
+        return (custom("GroupedConv3D", settings, weights, outputs=[site.output.shape]),)
     settings = _settings(site) | {"groups": groups}
     weights = _with_bias(site, kernel=_image_kernel(kernel, rank))
     return (custom("Conv", settings, weights, outputs=[site.output.shape]),)
@@ -105,10 +111,28 @@ def _depthwise_of_groups(site: Site, groups: int) -> Chain:
     return _depthwise(depthwise)
 
 
+def _is_plain(site: Site) -> bool:
+    return max(_axes(site, "dilation_rate")) == 1 and site.config["padding"] != "causal"
+
+
+def _as_image(site: Site, class_name: str, *kernels: str) -> Chain:
+    """The two-dimensional class on steps that are the rows of an image of width 1."""
+    steps, channels = site.shape[1:]
+    (size,), (stride,) = _axes(site, "kernel_size"), _axes(site, "strides")
+    # TF.js wants equal strides for depthwise kernels; over a width of 1 any stride is the same.
+    strides = [stride, 1] if class_name == "Conv2DTranspose" else [stride, stride]
+    config = site.config | {"kernel_size": [size, 1], "strides": strides, "dilation_rate": [1, 1]}
+    weights = site.weights | {name: _image_kernel(site.weights[name], 1) for name in kernels}
+    image = site.with_layer(class_name=class_name, config=config, weights=weights)
+    return (reshape([steps, 1, channels]), *stock(image), reshape(site.output.shape[1:]))
+
+
 def _depthwise(site: Site) -> Chain:
     rank = _rank(site)
     if rank == 2 and max(_axes(site, "dilation_rate")) == 1:
         return stock(site)
+    if rank == 1 and _is_plain(site):
+        return _as_image(site, "DepthwiseConv2D", "kernel")
     # TF.js drops the dilation of its own class.
     weights = _with_bias(site, kernel=_image_kernel(site.weights["kernel"], rank))
     return (custom("DepthwiseConv", _settings(site), weights, outputs=[site.output.shape]),)
@@ -117,6 +141,8 @@ def _depthwise(site: Site) -> Chain:
 def _separable(site: Site) -> Chain:
     if _rank(site) == 2:
         return stock(site)
+    if _is_plain(site):
+        return _as_image(site, "SeparableConv2D", "depthwise_kernel", "pointwise_kernel")
     weights = _with_bias(
         site,
         depthwiseKernel=_image_kernel(site.weights["depthwise_kernel"], 1),
@@ -142,6 +168,8 @@ def _transpose(site: Site) -> Chain:
         return _transpose_3d(site, size)
     if site.config.get("output_padding") is None and rank > 1 and max(dilation) == 1:
         return stock(site)
+    if site.config.get("output_padding") is None and max(dilation) == 1:
+        return _as_image(site, "Conv2DTranspose", "kernel")
     sizes = site.output.shape[1:-1]
     if None in sizes:
         raise Refused(

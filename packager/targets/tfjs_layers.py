@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import packager
 from packager import assets
 from packager.errors import UnsupportedError
@@ -195,18 +197,21 @@ def plan(graph: LayerGraph, names: UniqueNames) -> Plan:
 
 def _join(groups: list[Group], chain: Chain, call: int | None) -> None:
     """Adds a call to those that the same layers stand for; shared weights stay shared."""
-
-    def face(parts: Chain) -> list[Any]:
-        return [(part.class_name, part.config, part.sources) for part in parts]
-
-    for group in groups:
-        if face(group.chain) == face(chain):
-            break
-    else:
+    group = next((g for g in groups if _same(g.chain, chain)), None)
+    if group is None:
         group = Group(chain)
         groups.append(group)
     if call is not None:
         group.calls.append(call)
+
+
+def _same(one: Chain, other: Chain) -> bool:
+    return len(one) == len(other) and all(
+        (a.class_name, a.config, a.sources) == (b.class_name, b.config, b.sources)
+        and list(a.weights) == list(b.weights)
+        and all(np.array_equal(a.weights[name], b.weights[name]) for name in a.weights)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _used_outputs(flat: FlatGraph) -> dict[tuple[str, int], int]:

@@ -6,14 +6,13 @@ web/packager-layers.js.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from packager.loaders.layer_graph import Spec, Weights
+from packager.targets.tfjs_operands import Constants, dtype_of, own, with_keys
 from packager.targets.tfjs_parts import (
     TENSOR,
     Chain,
@@ -25,7 +24,7 @@ from packager.targets.tfjs_parts import (
     rescaling,
     reshape,
 )
-from packager.targets.tfjs_shapes import Shape
+from packager.targets.tfjs_rearrange import REARRANGE_RULES
 
 # Keras' class of an operator that acts on each element, and its name in packager-layers.js.
 _UNARY = {
@@ -96,78 +95,6 @@ _REDUCTIONS = {
     "Var": "var",
 }
 _IDENTITIES = ("ConvertToTensor", "StopGradient", "Copy")
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
-
-
-def dtype_of(spec: Spec) -> str:
-    """The type of a tensor in TF.js."""
-    if spec.dtype in _FLOATS:
-        return "float32"
-    return "bool" if spec.dtype == "bool" else "int32"
-
-
-class _Constants:
-    """Collects the constant arrays of one call as weights."""
-
-    def __init__(self) -> None:
-        self.weights: Weights = {}
-
-    def say(self, value: Any) -> Any:
-        """An operand as a JSON value of packager-layers.js.
-
-        Raises:
-            Refused: It is none of tensor, number, or array of numbers.
-        """
-        if isinstance(value, dict) and set(value) == {"tensor"}:
-            return value
-        if isinstance(value, (bool, int)):
-            return int(value)
-        if isinstance(value, float):
-            return value if math.isfinite(value) else {"number": _infinite(value)}
-        array = np.asarray(_array(value))
-        if array.dtype.kind not in "biuf":
-            raise Refused("an operand is neither a tensor nor a number")
-        name = f"constant{len(self.weights)}"
-        kind = np.float32 if array.dtype.kind == "f" else np.int32
-        self.weights[name] = array.astype(kind)
-        return {"weight": name}
-
-
-def _infinite(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, dict):
-        if value.get("class_name") in ("__numpy__", "__tensor__"):
-            config = value["config"]
-            return np.asarray(config["value"], config["dtype"])
-        raise Refused(f"an operand is a {value.get('class_name', 'dictionary')}")
-    return value
-
-
-def _own(
-    site: Site,
-    op: str,
-    *operands: Any,
-    cast: str | None = None,
-    constants: _Constants | None = None,
-) -> Chain:
-    """One operator of packager-layers.js on this call's tensors."""
-    outputs = site.call.outputs or {0: site.output}
-    shapes = [outputs[i].shape for i in sorted(outputs)]
-    weights = constants.weights if constants else None
-    part = operator(
-        op,
-        *operands,
-        outputs=shapes,
-        dtype=dtype_of(outputs[min(outputs)]),
-        operand_dtype=cast,
-        weights=weights,
-    )
-    return (part,)
 
 
 def _unary(site: Site) -> Chain:
@@ -175,7 +102,7 @@ def _unary(site: Site) -> Chain:
     cast = "bool" if name in _LOGICAL else None
     if cast is None and dtype_of(site.output) == "float32":
         cast = "float32"
-    return _own(site, _UNARY[name], TENSOR, cast=cast)
+    return own(site, _UNARY[name], TENSOR, cast=cast)
 
 
 def _binary(site: Site) -> Chain:
@@ -184,7 +111,7 @@ def _binary(site: Site) -> Chain:
     as_stock = _stock_binary(site, name, pair)
     if as_stock is not None:
         return as_stock
-    constants = _Constants()
+    constants = Constants()
     operands = [constants.say(value) for value in pair]
     if name in _LOGICAL:
         cast: str | None = "bool"
@@ -195,7 +122,7 @@ def _binary(site: Site) -> Chain:
         cast = dtype_of(site.output)
     if cast == "int32" and name == "TrueDivide":
         cast = "float32"
-    return _own(site, _BINARY[name], *operands, cast=cast, constants=constants)
+    return own(site, _BINARY[name], *operands, cast=cast, constants=constants)
 
 
 def _has_fraction(pair: Sequence[Any]) -> bool:
@@ -242,12 +169,12 @@ def _activation(site: Site) -> Chain:
 
 def _set_activation(site: Site) -> Chain:
     op, keys = _SET_ACTIVATIONS[site.layer.class_name]
-    return _own(site, op, TENSOR, *(site.config[key] for key in keys), cast="float32")
+    return own(site, op, TENSOR, *(site.config[key] for key in keys), cast="float32")
 
 
 def _gelu(site: Site) -> Chain:
     if site.config.get("approximate", True):
-        return _own(site, "geluTanh", TENSOR)
+        return own(site, "geluTanh", TENSOR)
     return (Part("Activation", {"activation": "gelu"}),)
 
 
@@ -258,7 +185,7 @@ def _softmax(site: Site) -> Chain:
     is_log = site.layer.class_name == "LogSoftmax"
     if axis % rank == rank - 1:
         return (Part("Activation", {"activation": "log_softmax" if is_log else "softmax"}),)
-    return _own(site, "logSoftmax" if is_log else "softmax", TENSOR, axis % rank)
+    return own(site, "logSoftmax" if is_log else "softmax", TENSOR, axis % rank)
 
 
 def _reduction(site: Site) -> Chain:
@@ -276,226 +203,29 @@ def _reduction(site: Site) -> Chain:
     cast = "bool" if name in _LOGICAL else None
     if cast is None and dtype_of(site.output) == "float32":
         cast = "float32"
-    return _own(site, _REDUCTIONS[name], TENSOR, operand, kept, cast=cast)
-
-
-def _tensor_list(value: Any) -> list[Any]:
-    if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-        raise Refused("TF.js joins tensors only, no constants", "make the constant an input")
-    return value
-
-
-def _concatenate(site: Site) -> Chain:
-    axis, rank = site.config["axis"] % len(site.shape), len(site.shape)
-    tensors = _tensor_list(site.argument(0, "xs"))
-    floats = all(dtype_of(spec) == "float32" for spec in site.inputs)
-    if axis > 0 and floats and len(tensors) > 1 and rank > 1:
-        return (Part("Concatenate", {"axis": axis}),)
-    return _own(site, "concat", tensors, axis, cast=dtype_of(site.output))
-
-
-def _stack(site: Site) -> Chain:
-    axis = site.config["axis"] % (len(site.shape) + 1)
-    tensors = _tensor_list(site.argument(0, "x"))
-    return _own(site, "stack", tensors, axis, cast=dtype_of(site.output))
-
-
-def _split(site: Site) -> Chain:
-    axis = site.config["axis"] % len(site.shape)
-    given, size = site.config["indices_or_sections"], site.shape[axis]
-    if size is None:
-        raise Refused("the split axis has a free size", "give the input a fixed size")
-    cuts = given if isinstance(given, (list, tuple)) else None
-    edges = [0, *cuts, size] if cuts else None
-    sizes = [b - a for a, b in itertools.pairwise(edges)] if edges else None
-    count = len(sizes) if sizes else given
-    sizes = sizes or [size // count] * count
-    shapes = [(*site.shape[:axis], s, *site.shape[axis + 1 :]) for s in sizes]
-    part = operator("split", TENSOR, sizes, axis, outputs=shapes, dtype=dtype_of(site.inputs[0]))
-    return (part,)
-
-
-def _reshape(site: Site) -> Chain:
-    wanted = [-1 if size is None else size for size in site.config["newshape"]]
-    shape = site.output.shape
-    free = [size for size in shape[1:] if size is None]
-    keeps_batch = (
-        wanted[:1] == [-1]
-        and not free
-        and None not in site.shape[1:]
-        and min(len(shape), len(site.shape)) > 1
-        and _count(site.shape) == _count(shape)
-    )
-    if keeps_batch and dtype_of(site.output) == "float32":
-        return (reshape(shape[1:]),)
-    return _own(site, "reshape", TENSOR, wanted)
-
-
-def _count(shape: Shape) -> int:
-    """Elements of one sample; all sizes but the batch are known."""
-    return math.prod(size for size in shape[1:] if size is not None)
-
-
-def _transpose(site: Site) -> Chain:
-    axes, rank = site.config.get("axes"), len(site.shape)
-    order = list(reversed(range(rank))) if axes is None else [a % rank for a in axes]
-    return _permuted(site, order)
-
-
-def _permuted(site: Site, order: list[int]) -> Chain:
-    if order[0] == 0 and len(order) > 1 and dtype_of(site.output) == "float32":
-        return (Part("Permute", {"dims": order[1:]}),)
-    return _own(site, "transpose", TENSOR, order)
-
-
-def _swapaxes(site: Site) -> Chain:
-    rank = len(site.shape)
-    one, other = site.config["axis1"] % rank, site.config["axis2"] % rank
-    order = list(range(rank))
-    order[one], order[other] = order[other], order[one]
-    return _permuted(site, order)
-
-
-def _moveaxis(site: Site) -> Chain:
-    rank = len(site.shape)
-    sources, targets = (
-        [axis % rank for axis in np.atleast_1d(site.config[key]).tolist()]
-        for key in ("source", "destination")
-    )
-    order = [axis for axis in range(rank) if axis not in sources]
-    for target, source in sorted(zip(targets, sources, strict=True)):
-        order.insert(target, source)
-    return _permuted(site, order)
-
-
-def _same_order(site: Site) -> Chain:
-    """ExpandDims, Squeeze, Ravel: another shape of the same elements in the same order."""
-    shape = site.output.shape
-    fixed = None not in shape[1:] and len(shape) > 1 and len(site.shape) > 1
-    if fixed and shape[0] == site.shape[0] and dtype_of(site.output) == "float32":
-        return (reshape(shape[1:]),)
-    rank = len(site.shape)
-    name, axis = site.layer.class_name, site.config.get("axis")
-    if name == "ExpandDims" and isinstance(axis, int):
-        return _own(site, "expandDims", TENSOR, axis % (rank + 1))
-    if name == "Squeeze":
-        axes = None if axis is None else [a % rank for a in np.atleast_1d(axis).tolist()]
-        return _own(site, "squeeze", TENSOR, axes)
-    if name == "Ravel":
-        return _own(site, "reshape", TENSOR, [-1])
-    raise Refused(f"TF.js has no {name} of these axes", "use ops.reshape")
-
-
-def _flip(site: Site) -> Chain:
-    axis, rank = site.config.get("axis"), len(site.shape)
-    axes = None if axis is None else [a % rank for a in np.atleast_1d(axis).tolist()]
-    return _own(site, "flip", TENSOR, axes)
-
-
-def _pad(site: Site) -> Chain:
-    widths, mode = site.config["pad_width"], site.config.get("mode", "constant")
-    value = site.argument(1, "constant_values")
-    if isinstance(widths, int):
-        widths = [[widths, widths]] * len(site.shape)
-    if mode in ("reflect", "symmetric"):
-        return _own(site, "mirrorPad", TENSOR, widths, mode)
-    if mode != "constant" or not isinstance(value, (int, float, type(None))):
-        raise Refused(f"TF.js has no padding with mode={mode!r} here", "use mode='constant'")
-    plain = len(site.shape) == 4 and not any([*widths[0], *widths[3]]) and not value
-    if plain and dtype_of(site.output) == "float32":
-        return (Part("ZeroPadding2D", {"padding": [list(widths[1]), list(widths[2])]}),)
-    return _own(site, "pad", TENSOR, widths, value or 0)
-
-
-def _get_item(site: Site) -> Chain:
-    key = site.argument(1, "key")
-    elements = key if isinstance(key, list) else [key]
-    spec = _strides(elements, len(site.shape))
-    return _own(site, "stridedSlice", TENSOR, *spec)
-
-
-def _strides(elements: list[Any], rank: int) -> list[Any]:
-    """The arguments of tf.stridedSlice for `x[elements]`."""
-    used = sum(1 for e in elements if e is not None and not _is_ellipsis(e))
-    begin: list[int] = []
-    end: list[int] = []
-    strides: list[int] = []
-    masks = {"begin": 0, "end": 0, "new": 0, "shrink": 0}
-    expanded: list[Any] = []
-    for element in elements:
-        filler = {"class_name": "__slice__", "config": {"start": None, "stop": None, "step": None}}
-        expanded += [filler] * (rank - used) if _is_ellipsis(element) else [element]
-    for place, element in enumerate(expanded):
-        bit = 1 << place
-        start: int | None = 0
-        stop: int | None = 1
-        step = 1
-        if element is None:
-            masks["new"] |= bit
-        elif isinstance(element, int) and not isinstance(element, bool):
-            start, stop = element, element + 1
-            masks["shrink"] |= bit
-            masks["end"] |= bit if element == -1 else 0
-        else:
-            start, stop, step = _slice(element)
-            masks["begin"] |= bit if start is None else 0
-            masks["end"] |= bit if stop is None else 0
-        begin.append(start or 0)
-        end.append(stop or 0)
-        strides.append(step)
-    return [begin, end, strides, masks["begin"], masks["end"], 0, masks["new"], masks["shrink"]]
-
-
-def _is_ellipsis(element: Any) -> bool:
-    return isinstance(element, dict) and element.get("class_name") == "__ellipsis__"
-
-
-def _slice(element: Any) -> tuple[int | None, int | None, int]:
-    if not isinstance(element, dict) or element.get("class_name") != "__slice__":
-        raise Refused("it is indexed with a tensor or an array", "use ops.take")
-    config = element["config"]
-    bounds = [config["start"], config["stop"], config["step"]]
-    if not all(bound is None or isinstance(bound, int) for bound in bounds):
-        raise Refused("the bounds of its slice are tensors", "use numbers")
-    return bounds[0], bounds[1], 1 if bounds[2] is None else bounds[2]
-
-
-def _take(site: Site) -> Chain:
-    axis = site.config.get("axis")
-    if axis is None:
-        raise Refused("TF.js takes along an axis", "name the axis of ops.take")
-    constants = _Constants()
-    indices = constants.say(site.argument(1, "indices"))
-    return _own(site, "gather", TENSOR, indices, axis, constants=constants)
+    return own(site, _REDUCTIONS[name], TENSOR, operand, kept, cast=cast)
 
 
 def _cast(site: Site) -> Chain:
     kinds = dtype_of(site.inputs[0]), dtype_of(site.output)
     if kinds[0] == kinds[1]:
         return ()
-    return _own(site, "cast", TENSOR, kinds[1])
-
-
-def _with_keys(op: str, *keys: str) -> Rule:
-    def rule(site: Site) -> Chain:
-        return _own(site, op, TENSOR, *(site.config.get(key) for key in keys))
-
-    return rule
+    return own(site, "cast", TENSOR, kinds[1])
 
 
 def _round(site: Site) -> Chain:
     if site.config.get("decimals"):
         raise Refused("TF.js rounds to whole numbers", "use decimals=0")
-    return _own(site, "round", TENSOR)
+    return own(site, "round", TENSOR)
 
 
 def _matmul(site: Site) -> Chain:
-    constants = _Constants()
+    constants = Constants()
     pair = [constants.say(site.argument(0, "x1")), constants.say(site.argument(1, "x2"))]
     ranks = [len(s) for s in site.shapes] + [w.ndim for w in constants.weights.values()]
     if min(ranks) < 2:
         raise Refused("TF.js multiplies matrices of two axes or more", "use ops.expand_dims")
-    return _own(site, "matmul", *pair, cast="float32", constants=constants)
+    return own(site, "matmul", *pair, cast="float32", constants=constants)
 
 
 def _einsum(site: Site) -> Chain:
@@ -506,25 +236,25 @@ def _einsum(site: Site) -> Chain:
         raise Refused(
             f"TF.js has no einsum {equation!r} here", "use two operands without an ellipsis"
         )
-    constants = _Constants()
+    constants = Constants()
     operands = [constants.say(value) for value in site.call.args]
-    return _own(site, "einsum", equation, *operands, cast="float32", constants=constants)
+    return own(site, "einsum", equation, *operands, cast="float32", constants=constants)
 
 
 def _where(site: Site) -> Chain:
-    constants = _Constants()
+    constants = Constants()
     names = ("condition", "x1", "x2")
     values = [site.argument(place, name) for place, name in enumerate(names)]
     if any(value is None for value in values):
         raise Refused("TF.js has no where with one argument here", "name both values")
     operands = [constants.say(value) for value in values]
-    return _own(site, "where", *operands, constants=constants)
+    return own(site, "where", *operands, constants=constants)
 
 
 def _clip(site: Site) -> Chain:
-    constants = _Constants()
+    constants = Constants()
     bounds = [constants.say(site.config[key]) for key in ("x_min", "x_max")]
-    return _own(site, "clip", TENSOR, *bounds, cast=dtype_of(site.output), constants=constants)
+    return own(site, "clip", TENSOR, *bounds, cast=dtype_of(site.output), constants=constants)
 
 
 def _norm(site: Site) -> Chain:
@@ -534,19 +264,19 @@ def _norm(site: Site) -> Chain:
     if axis is None:
         raise Refused("TF.js takes a norm along an axis", "name the axis")
     kept = bool(site.config.get("keepdims"))
-    return _own(site, "powerSum", TENSOR, order or 2, axis, kept, cast="float32")
+    return own(site, "powerSum", TENSOR, order or 2, axis, kept, cast="float32")
 
 
 def _normalize(site: Site) -> Chain:
     order, axis = site.config.get("order", 2), site.config.get("axis", -1)
     epsilon = site.config.get("epsilon") or 1e-12
-    return _own(site, "normalize", TENSOR, axis, order or 2, epsilon, cast="float32")
+    return own(site, "normalize", TENSOR, axis, order or 2, epsilon, cast="float32")
 
 
 def _one_hot(site: Site) -> Chain:
     if site.config.get("axis", -1) not in (-1, len(site.shape)) or site.config.get("sparse"):
         raise Refused("TF.js puts the classes on the last axis, dense", "use axis=-1")
-    return _own(site, "oneHot", TENSOR, site.config["num_classes"])
+    return own(site, "oneHot", TENSOR, site.config["num_classes"])
 
 
 def _moments(site: Site) -> Chain:
@@ -565,42 +295,26 @@ def _identity(_site: Site) -> Chain:
 
 
 OPERATOR_RULES: dict[str, Rule] = {
+    **REARRANGE_RULES,
     **dict.fromkeys(_UNARY, _unary),
     **dict.fromkeys(_BINARY, _binary),
     **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(_SET_ACTIVATIONS, _set_activation),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(_IDENTITIES, _identity),
-    "BroadcastTo": _with_keys("broadcastTo", "shape"),
     "Cast": _cast,
     "Clip": _clip,
-    "Concatenate": _concatenate,
-    "Cumprod": _with_keys("cumprod", "axis"),
-    "Cumsum": _with_keys("cumsum", "axis"),
+    "Cumprod": with_keys("cumprod", "axis"),
+    "Cumsum": with_keys("cumsum", "axis"),
     "Einsum": _einsum,
-    "ExpandDims": _same_order,
-    "Flip": _flip,
     "Gelu": _gelu,
-    "GetItem": _get_item,
     "LogSoftmax": _softmax,
     "Matmul": _matmul,
     "Moments": _moments,
-    "Moveaxis": _moveaxis,
     "Norm": _norm,
     "Normalize": _normalize,
     "OneHot": _one_hot,
-    "Pad": _pad,
-    "Ravel": _same_order,
     "Round": _round,
-    "Repeat": _with_keys("repeat", "repeats", "axis"),
-    "Reshape": _reshape,
     "Softmax": _softmax,
-    "Split": _split,
-    "Squeeze": _same_order,
-    "Stack": _stack,
-    "Swapaxes": _swapaxes,
-    "Take": _take,
-    "Tile": _with_keys("tile", "repeats"),
-    "Transpose": _transpose,
     "Where": _where,
 }

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,21 +80,43 @@ class _Users:
 def _fold_batch_norms(program: Program) -> Program:
     changed: dict[str, Part] = {}
     gone: dict[str, Triple] = {}
+    inner: set[str] = set()
     users = _Users(program)
     for layer in program.layers:
         if layer.part.class_name != "BatchNormalization":
             continue
-        source = users.only_source(layer)
-        target = source
         scale, offset = _line(layer.part)
-        if source is not None and source.part.class_name == "ZeroPadding2D":
-            # Exact only where the padding stays zero.
-            target = users.only_source(source) if not offset.any() else None
-        if target is None or not _takes(changed.get(target.name, target.part)):
+        way = _way_back(users, layer, len(scale), is_zero=not offset.any())
+        if not way or not _takes(changed.get(way[-1].name, way[-1].part)):
             continue
+        target = way[-1]
+        # What stands between no longer gives what its Keras layer does.
+        inner |= {passed.name for passed in way[1:]}
         changed[target.name] = _scaled(changed.get(target.name, target.part), scale, offset)
         gone[layer.name] = layer.nodes[0][0]
-    return _without(program, changed, gone)
+    return _without(program, changed, gone, inner)
+
+
+def _way_back(users: _Users, layer: TfjsLayer, channels: int, *, is_zero: bool) -> list[TfjsLayer]:
+    """The layers back to the one whose weights may take a scale and offset per channel.
+
+    It may stand before a reshape that keeps the last axis, and before zero padding if the offset
+    is zero, so that the padding stays zero.
+    """
+    way: list[TfjsLayer] = []
+    source = users.only_source(layer)
+    while source is not None:
+        way.append(source)
+        part = source.part
+        keeps = part.class_name == "Reshape" and part.config["target_shape"][-1] == channels
+        if not keeps and not (part.class_name == "ZeroPadding2D" and is_zero):
+            break
+        source = users.only_source(source)
+    if source is None or source.part.class_name not in _LINEAR:
+        return []
+    linear = _LINEAR[source.part.class_name]
+    shape = source.part.weights[linear.kernel].shape
+    return way if math.prod(shape[axis] for axis in linear.axes) == channels else []
 
 
 def _line(part: Part) -> tuple[Array, Array]:
@@ -148,8 +171,20 @@ def _activation(part: Part) -> str:
     return ""
 
 
-def _without(program: Program, changed: Mapping[str, Part], gone: Mapping[str, Triple]) -> Program:
-    """Replaces parts and removes layers, whose place their source takes."""
+def _without(
+    program: Program,
+    changed: Mapping[str, Part],
+    gone: Mapping[str, Triple],
+    inner: Collection[str] = (),
+) -> Program:
+    """Replaces parts and removes layers, whose place their source takes.
+
+    Args:
+        program: The model.
+        changed: New parts by layer.
+        gone: For each removed layer, what takes its place.
+        inner: Layers whose output is no longer that of a Keras layer.
+    """
 
     def found(triple: Triple) -> Triple:
         while triple[0] in gone:
@@ -165,6 +200,7 @@ def _without(program: Program, changed: Mapping[str, Part], gone: Mapping[str, T
             part=changed.get(layer.name, layer.part),
             nodes=tuple(tuple(found(triple) for triple in node) for node in layer.nodes),
             path=last.get(layer.name, layer.path),
+            is_last=layer.is_last and layer.name not in inner,
         )
         for layer in program.layers
         if layer.name not in gone

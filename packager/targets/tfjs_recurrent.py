@@ -8,6 +8,7 @@ from typing import Any
 from packager.loaders.layer_graph import Call, Layer, Spec, Weights
 from packager.targets.tfjs_activations import inside
 from packager.targets.tfjs_parts import (
+    TENSOR,
     Chain,
     Config,
     Part,
@@ -96,8 +97,6 @@ def _own(
     """The layer as the class of packager-layers.js."""
     sequences, state = bool(config.get("return_sequences")), bool(config.get("return_state"))
     batch, steps = site.shape[:2]
-    if steps is None:
-        raise Refused("the number of steps is free", "give the input a fixed number of steps")
     units = config["units"]
     output = (batch, steps, units) if sequences else (batch, units)
     states = (2 if name == "LSTM" else 1) if state else 0
@@ -141,7 +140,7 @@ def _bidirectional(site: Site) -> Chain:
         raise Refused("its forward layer goes backwards", "use go_backwards=False")
     halves = [_half(site.weights, place) for place in (0, 1)]
     is_stock = (
-        "backward_layer" not in inner
+        _same_cell(forward, backward)
         and _mask(site) is None
         and not _states(site)
         and not forward.config.get("return_state")
@@ -151,6 +150,15 @@ def _bidirectional(site: Site) -> Chain:
     if is_stock:
         return (_stock_bidirectional(config, forward, halves),)
     return _own_bidirectional(site, (forward, backward), halves)
+
+
+def _same_cell(forward: Layer, backward: Layer) -> bool:
+    """Whether the backward layer is the forward one turned round, as Keras and TF.js make it."""
+
+    def face(layer: Layer) -> Config:
+        return {k: v for k, v in layer.config.items() if k not in ("name", "go_backwards")}
+
+    return forward.class_name == backward.class_name and face(forward) == face(backward)
 
 
 def _inner_layer(config: Config, key: str) -> Layer:
@@ -194,15 +202,12 @@ _MERGES = {
 
 
 def _own_bidirectional(site: Site, layers: tuple[Layer, Layer], halves: list[Weights]) -> Chain:
-    mask, states = _mask(site), _states(site)
-    returns_state = bool(layers[0].config.get("return_state"))
+    mask, given = _mask(site), _states(site)
     merge = site.config.get("merge_mode")
-    if merge is None:
-        raise Refused("TF.js has no Bidirectional(merge_mode=None) here", "use merge_mode='concat'")
     parts: list[Part] = []
     for place, layer in enumerate(layers):
         config = layer.config | ({"go_backwards": True} if place else {})
-        half = states[place * len(states) // 2 : (place + 1) * len(states) // 2]
+        half = given[place * len(given) // 2 : (place + 1) * len(given) // 2]
         sources = ((-1, 0), *([mask] if mask else []), *half)
         parts.append(
             _own(layer.class_name, config, halves[place], site, sources, has_mask=mask is not None)
@@ -212,21 +217,27 @@ def _own_bidirectional(site: Site, layers: tuple[Layer, Layer], halves: list[Wei
         shape = parts[1].config["outputShapes"][0]
         parts.append(operator("flip", {"tensor": 0}, 1, sources=((1, 0),), outputs=[shape]))
         second = (2, 0)
-    joined = _MERGES[merge]
-    parts.append(Part(joined.class_name, joined.config, sources=((0, 0), second)))
-    if returns_state:
-        shapes = [site.call.outputs[0].shape] if 0 in site.call.outputs else [site.output.shape]
-        state_shapes = [s for p in parts[:2] for s in p.config["outputShapes"][1:]]
-        count = len(state_shapes) // 2
-        sources = (
-            (len(parts) - 1, 0),
-            *((i, 1 + k) for i in (0, 1) for k in range(count)),
-        )
-        tensors = [{"tensor": i} for i in range(len(sources))]
-        parts.append(
-            operator("identity", *tensors, sources=sources, outputs=[*shapes, *state_shapes])
-        )
+    if merge is not None:
+        joined = _MERGES[merge]
+        parts.append(Part(joined.class_name, joined.config, sources=((0, 0), second)))
+        merged: tuple[Source, ...] = ((len(parts) - 1, 0),)
+    else:
+        merged = ((0, 0), second)
+    states = tuple((i, k) for i in (0, 1) for k in range(1, len(parts[i].config["outputShapes"])))
+    if merge is None or states:
+        parts.append(_together(site, (*merged, *states)))
     return tuple(parts)
+
+
+def _together(site: Site, sources: tuple[Source, ...]) -> Part:
+    """Several tensors as the outputs of one layer."""
+    specs = [site.call.outputs.get(place) for place in range(len(sources))]
+    shapes = [spec.shape for spec in specs if spec is not None]
+    if len(shapes) < len(sources):
+        # What nobody uses has no recorded shape; TF.js only counts it.
+        shapes = [spec.shape if spec else site.output.shape for spec in specs]
+    tensors = [{"tensor": i} for i in range(len(sources))]
+    return operator("identity", *tensors, sources=sources, outputs=shapes)
 
 
 def _rnn(site: Site) -> Chain:
@@ -273,8 +284,6 @@ def _time_distributed(site: Site) -> Chain:
     if site.argument(1, "mask") is not None and inner.class_name in _KINDS:
         raise Refused("TF.js passes no mask into TimeDistributed", "leave the mask out")
     batch, steps, *rest = site.shape
-    if steps is None:
-        raise Refused("the number of steps is free", "give the input a fixed number of steps")
     output = site.output.shape
     prefix = f"{inner.name}/"
     weights = {name.removeprefix(prefix): array for name, array in site.weights.items()}
@@ -287,17 +296,24 @@ def _time_distributed(site: Site) -> Chain:
     chain = site.inner(at)
     if any(part.outputs > 1 or part.sources not in (None, ((-1, 0),)) for part in chain):
         raise Refused(f"TF.js has no TimeDistributed of {inner.class_name} here")
-    tensor = {"tensor": 0}
-    folded = operator(
-        "reshape", tensor, [-1, *rest], outputs=[(None, *rest)], dtype=None, sources=((-1, 0),)
-    )
-    spread = operator("reshape", tensor, [-1, *output[1:]], outputs=[output], dtype=None)
-    if None in rest or None in output[1:]:
+    if rest.count(None) or None in output[2:]:
         raise Refused("a size is free", "give the input a fixed shape")
     only = chain[0] if len(chain) == 1 else None
-    if only is not None and not only.needs_script and only.class_name in _TIME_DISTRIBUTED:
+    plain = only is not None and not only.needs_script and steps is not None
+    if only is not None and plain and only.class_name in _TIME_DISTRIBUTED:
         config = {"class_name": only.class_name, "config": only.config | {"name": "inside"}}
         return (Part("TimeDistributed", {"layer": config}, only.weights, sources=((-1, 0),)),)
+    folded = operator(
+        "reshape", TENSOR, [-1, *rest], outputs=[(None, *rest)], dtype=None, sources=((-1, 0),)
+    )
+    spread = operator(
+        "unfold",
+        TENSOR,
+        {"tensor": 1},
+        outputs=[output],
+        dtype=None,
+        sources=((len(chain), 0), (-1, 0)),
+    )
     return (folded, *(replace(part, sources=None) for part in chain), spread)
 
 

@@ -50,8 +50,15 @@ def _batch_normalization(site: Site) -> Chain:
     rank = len(site.shape)
     if _is_last(site.config["axis"], rank) and rank <= 4:
         return stock(site, axis=-1)
-    # TF.js broadcasts other axes wrongly, and has no five axes: as one multiplication and addition
-    # per channel.
+    sizes = [size for size in site.shape[1:] if size is not None]
+    if _is_last(site.config["axis"], rank) and len(sizes) == rank - 1:
+        # TF.js has no five axes: the first ones become one for a moment.
+        return (
+            reshape([math.prod(sizes[:-2]), *sizes[-2:]]),
+            *stock(site, axis=-1),
+            reshape(sizes),
+        )
+    # TF.js broadcasts other axes wrongly: as one multiplication and addition per channel.
     scale, offset = batch_norm_line(site.config, site.weights)
     shape = [1] * rank
     shape[_axes(site.config["axis"], rank)[0]] = len(scale)

@@ -92,6 +92,7 @@ def main(folder: Path, names: list[str]) -> None:
         calibrate(model, images, random)
         target = folder / name
         layer_graph.save(keras_graph.layer_graph(model), target)
+        model.save(target / "model.keras")
         np.save(target / "in.0.npy", images[:SAMPLES])
         np.save(target / "out.0.npy", model.predict(images[:SAMPLES], verbose=0))
 

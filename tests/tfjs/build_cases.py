@@ -79,12 +79,33 @@ def describe(number: int, case: Case, target: Path) -> dict[str, Any]:
     shake(model, random)
     layer_graph.save(keras_graph.layer_graph(model), target)
     inputs = inputs_of(model, case.name, random)
-    outputs = [] if case.refused else keras.tree.flatten(model(inputs, training=False))
+    why_no_graph = write_graph(model, target / "tfjs") if case.refused else ""
+    outputs = [] if why_no_graph else keras.tree.flatten(model(inputs, training=False))
     for kind, arrays in (("in", inputs), ("out", outputs)):
         for i, array in enumerate(arrays):
             np.save(target / f"{kind}.{i}.npy", np.asarray(array))
     ends = {"inputs": len(inputs), "outputs": len(outputs)}
-    return {"name": case.name, "refused": case.refused, **ends}
+    return {"name": case.name, "refused": case.refused, "no_graph": why_no_graph, **ends}
+
+
+def write_graph(model: Any, folder: Path) -> str:
+    """Writes a graph model of what the layers format cannot say; returns why it cannot, either."""
+    from packager.errors import PackagerError
+    from packager.loaders import keras3
+    from packager.targets import saved_model, tfjs_graph_writer
+
+    try:
+        opened = keras3.open_model(model, "the case", "callable", "keras")
+        shapes = {end.name: saved_model.free_batch(end) for end in opened.inputs}
+        function = saved_model.concrete_function(opened, shapes)
+        card = {
+            "inputs": [{"name": end.name} for end in opened.inputs],
+            "outputs": [{"name": end.name} for end in opened.outputs],
+        }
+        tfjs_graph_writer.write(opened, function, folder, card=card)
+    except PackagerError as error:
+        return error.message
+    return ""
 
 
 def main(folder: Path, names: list[str]) -> None:

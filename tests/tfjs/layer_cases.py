@@ -42,7 +42,12 @@ def convolutions() -> Iterator[Case]:
     yield one("conv3d", VOLUME, lambda: k.Conv3D(4, 2, strides=2))
     yield one("conv3d_same", VOLUME, lambda: k.Conv3D(4, (3, 2, 1), padding="same"))
     yield one("conv3d_dilated", VOLUME, lambda: k.Conv3D(4, 2, dilation_rate=2))
-    yield one("conv3d_groups", VOLUME, lambda: k.Conv3D(6, 2, groups=3), "Conv3D")
+    yield one("conv3d_groups", VOLUME, lambda: k.Conv3D(6, 2, groups=3, strides=2))
+    yield one(
+        "conv3d_groups_dilated",
+        VOLUME,
+        lambda: k.Conv3D(6, 2, groups=3, dilation_rate=2, padding="same", activation="relu"),
+    )
     yield one("depthwise", IMAGE, lambda: k.DepthwiseConv2D(3, depth_multiplier=2, strides=2))
     yield one("depthwise_same", IMAGE, lambda: k.DepthwiseConv2D(3, padding="same", use_bias=False))
     yield one("depthwise_dilated", IMAGE, lambda: k.DepthwiseConv2D(3, dilation_rate=2))

@@ -31,8 +31,9 @@ output's range, or refused with the layer's name. Do not edit.
 - **packager-layers**: a class of `web/packager-layers.js`, which the bundle then carries and
   which must be registered before the model is loaded.
 - **removed**: it does nothing at inference.
-- **graph**: no exact form in the layers format; `tfjs/graph` is the way, as far as that format
-  has the operations.
+- **graph**: no exact form in the layers format, but in the graph format, equal as above: `packager`
+  writes `tfjs/graph` in its place.
+- **refused**: in neither format; the message names the layer, the reason and the way out.
 """
 
 
@@ -58,7 +59,8 @@ def forms(folder: Path) -> Iterator[tuple[bool, str, str, str, str]]:
             if name == "InputLayer":
                 continue
             if item.path in plan.refused:
-                yield is_operator(item.layer), name, "graph", "", case["name"]
+                how = "refused" if case["no_graph"] else "graph"
+                yield is_operator(item.layer), name, how, "", case["name"]
             for group in plan.groups[item.name]:
                 classes = ", ".join(part.class_name for part in group.chain)
                 how = kind(name, group.chain)

@@ -76,7 +76,7 @@ def gru_cases() -> Iterator[Case]:
     yield one("gru_hard_silu", STEPS, lambda: k.GRU(4, activation="hard_silu"))
     yield one("lstm_dropout", STEPS, lambda: k.LSTM(4, dropout=0.3, recurrent_dropout=0.2))
     yield one("lstm_free_steps", (None, 6), lambda: k.LSTM(4))
-    yield one("gru_free_steps", (None, 6), lambda: k.GRU(4), "number of steps")
+    yield one("gru_free_steps", (None, 6), lambda: k.GRU(4, return_sequences=True))
 
 
 def wrapper_cases() -> Iterator[Case]:
@@ -93,9 +93,7 @@ def wrapper_cases() -> Iterator[Case]:
             STEPS,
             lambda mode=mode: k.Bidirectional(k.GRU(4, return_sequences=True), merge_mode=mode),
         )
-    yield one(
-        "bidirectional_none", STEPS, lambda: k.Bidirectional(k.LSTM(4), merge_mode=None), "merge_m"
-    )
+    yield one("bidirectional_none", STEPS, lambda: k.Bidirectional(k.LSTM(4), merge_mode=None))
     yield Case("bidirectional_state", bidirectional_state)
     yield one("time_dense", STEPS, lambda: k.TimeDistributed(k.Dense(4, activation="tanh")))
     yield one("time_conv", SEQUENCE_OF_IMAGES, lambda: k.TimeDistributed(k.Conv2D(4, 3)))
@@ -108,7 +106,8 @@ def wrapper_cases() -> Iterator[Case]:
     yield one("time_leaky", STEPS, lambda: k.TimeDistributed(k.Dense(4, activation="leaky_relu")))
     yield one("time_gru", SEQUENCE_OF_IMAGES[:-1], lambda: k.TimeDistributed(k.GRU(4)))
     yield one("time_pool_global", SEQUENCE_OF_IMAGES, lambda: k.TimeDistributed(pool()))
-    yield one("time_free", (None, 6), lambda: k.TimeDistributed(k.Dense(4)), "number of steps")
+    yield one("time_free_norm", (None, 6), lambda: k.TimeDistributed(k.BatchNormalization()))
+    yield one("time_free", (None, 6), lambda: k.TimeDistributed(k.Dense(4)))
 
 
 def pool() -> Any:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from applications import SIZES
-from tfjs_harness import HERE, ROOT, run_in_node
+from tfjs_harness import HERE, ROOT, run_in_node, same_program
 
-from packager.loaders import layer_graph
+from packager.loaders import keras_file, layer_graph
 from packager.targets import tfjs_layers
 from packager.targets.tfjs_layers import Style
 
@@ -61,6 +61,14 @@ def test_small_nets(nets: Path, name: str) -> None:
     check(nets, name, Style(fold=False), ("cpu",))
     check(nets, name, Style(), ("wasm",))
     check(nets, name, Style(fused=True), ("cpu", "wasm"))
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", FAST)
+def test_a_file_read_without_keras_gives_the_same_model(nets: Path, name: str) -> None:
+    read = keras_file.read(nets / name / "model.keras")
+    assert read is not None
+    same_program(read, layer_graph.load(nets / name))
 
 
 @pytest.mark.soak

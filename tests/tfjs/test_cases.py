@@ -18,6 +18,9 @@ TOLERANCE = 1e-5
 # Half-precision arithmetic in Keras; TF.js computes in single precision.
 TOLERANCES = {"dtype_mixed": 5e-3}
 
+# Graph models with complex numbers, which the wasm back end lacks; the runner then takes cpu.
+CPU_ONLY = ("mel",)
+
 # Classes of keras.layers without a case, and why.
 NOT_LAYERS = {
     **dict.fromkeys(("Layer", "Wrapper", "InputSpec"), "a base class"),
@@ -41,6 +44,8 @@ def test_every_case_is_equal_or_refused(cases: Cases) -> None:
         if case["refused"]:
             if not any(case["refused"] in reason for reason in reasons):
                 wrong.append(f"{case['name']}: expected a refusal, received {reasons}")
+            if not case["no_graph"]:
+                written.append(case)
             continue
         if reasons:
             wrong.append(f"{case['name']}: refused: {reasons}")
@@ -49,15 +54,18 @@ def test_every_case_is_equal_or_refused(cases: Cases) -> None:
         written.append(case)
     names = [case["name"] for case in written]
     for backend in ("cpu", "wasm"):
-        answer = run_in_node(cases.folder, backend, names)
+        chosen = [name for name in names if backend == "cpu" or name not in CPU_ONLY]
+        answer = run_in_node(cases.folder, backend, chosen)
         wrong += [f"{backend} {n}: {why}" for n, why in answer["failures"].items()]
         assert answer["leaked"] == 0
         for case in written:
-            if case["name"] not in answer["failures"]:
+            if case["name"] in chosen and case["name"] not in answer["failures"]:
                 wrong += [f"{backend} {d}" for d in differences(cases, backend, case)]
     assert wrong == []
-    assert len(written) >= 430
-    assert len(cases.listed) - len(written) >= 20
+    in_layers = [case for case in written if not case["refused"]]
+    assert len(in_layers) >= 460
+    assert len(written) > len(in_layers)
+    assert len(cases.listed) > len(written)
 
 
 def differences(cases: Cases, backend: str, case: dict[str, Any]) -> list[str]:
@@ -124,7 +132,7 @@ def test_a_refused_model_writes_nothing_and_names_all_layers(cases: Cases, tmp_p
     graph = cases.graph("several_reasons")
     with pytest.raises(UnsupportedError) as caught:
         tfjs_layers.write(graph, tmp_path / "tfjs", card={})
-    for words in ("'up' (UpSampling2D)", "'conv' (Conv3D)", "3 groups", "'code' (Lambda)"):
+    for words in ("'up' (UpSampling2D)", "bicubic", "'conv' (ConvLSTM1D)", "'code' (Lambda)"):
         assert words in caught.value.message
     assert "--only" in caught.value.hint
     assert not (tmp_path / "tfjs").exists()

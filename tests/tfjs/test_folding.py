@@ -98,3 +98,26 @@ def test_only_a_normalisation_without_offset_passes_padding(cases: Cases) -> Non
     found = classes(cases, "fold_padded", FOLDED)
     assert found.count("BatchNormalization") == 1
     assert found[-1] == "BatchNormalization"
+
+
+@pytest.mark.tf
+def test_a_normalisation_passes_a_reshape_that_keeps_the_channels(cases: Cases) -> None:
+    for name in ("fold_transpose_1d", "fold_separable_1d", "fold_conv3d"):
+        assert "Reshape" in classes(cases, name, FOLDED)
+        assert "BatchNormalization" in classes(cases, name, PLAIN)
+
+
+@pytest.mark.tf
+def test_what_stands_for_a_keras_layer_gives_what_it_gives(cases: Cases) -> None:
+    """A scaled convolution stands for the normalisation, never for itself."""
+    for name in ("fold_conv2d", "fold_conv3d", "fold_padded", "fold_relu6"):
+        program = tfjs_layers.program(cases.graph(name), FOLDED)
+        stands_for = {layer.name: layer.path for layer in program.layers if layer.is_last}
+        plain = tfjs_layers.program(cases.graph(name), PLAIN).weights()
+        for layer in program.layers:
+            same = all(
+                np.array_equal(array, plain[f"{layer.name}/{key}"])
+                for key, array in layer.part.weights.items()
+                if f"{layer.name}/{key}" in plain
+            )
+            assert same or stands_for.get(layer.name) != layer.name, (name, layer.name)

@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tfjs_harness import HERE, ROOT, Cases, run_in_node
+from tfjs_harness import HERE, ROOT, Cases, run_in_node, same_program
 
 from packager.children import Child
-from packager.loaders import layer_graph
+from packager.loaders import keras_file, layer_graph
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import identify
 from packager.targets import tfjs_layers
@@ -154,6 +155,79 @@ def test_the_content_decides_not_the_name(reported: Path, open_graph: Any, name:
     weights = open_graph(reported / name).layer("dense").weights
     right = open_graph(reported / "issue_8328.keras").layer("dense").weights
     np.testing.assert_array_equal(weights["kernel"], right["kernel"])
+
+
+@pytest.mark.parametrize("name", ["issue_8328", "issue_8321", "issue_8489", "issue_8266"])
+def test_a_file_read_without_keras_gives_the_same_model(
+    reported: Path, open_graph: Any, name: str
+) -> None:
+    read = keras_file.read(reported / f"{name}.keras")
+    assert read is not None
+    same_program(read, open_graph(reported / f"{name}.keras"))
+
+
+def test_what_only_keras_can_read_is_left_to_it(reported: Path, tmp_path: Path) -> None:
+    assert keras_file.read(reported / "issue_8328.h5") is None
+    source = reported / "issue_8328.keras"
+    assert rewritten(source, tmp_path, lambda config: None) is not None
+
+    def custom(config: dict[str, Any]) -> None:
+        config["config"]["layers"][1]["module"] = "mine"
+
+    def masked(config: dict[str, Any]) -> None:
+        config["config"]["layers"][1]["class_name"] = "Masking"
+
+    def renamed(config: dict[str, Any]) -> None:
+        config["config"]["layers"][1]["name"] = "another"
+
+    assert rewritten(source, tmp_path, custom) is None
+    assert rewritten(source, tmp_path, masked) is None
+    assert rewritten(source, tmp_path, renamed) is None
+
+
+def rewritten(source: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Any:
+    """Reads an archive with a changed configuration."""
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(folder / "new.keras", "w") as new:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                change(config)
+                content = json.dumps(config).encode()
+            new.writestr(name, content)
+    return keras_file.read(folder / "new.keras")
+
+
+def test_a_build_without_verification_needs_no_tensorflow(
+    reported: Path, open_graph: Any, tmp_path: Path
+) -> None:
+    source = reported / "issue_8321.keras"
+    code = (
+        "import sys; from packager.cli import main\n"
+        "sys.argv = ['packager', *sys.argv[1:]]\n"
+        "try: main()\n"
+        "finally: print([m for m in ('tensorflow', 'keras') if m in sys.modules], file=sys.stderr)"
+    )
+    arguments = ["build", source, "--only", "tfjs/layers", "--no-verify", "--output", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments), "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip().endswith("[]")
+    manifest = json.loads((tmp_path / "issue_8321/1/manifest.json").read_text(encoding="utf-8"))
+    (artifact,) = manifest["artifacts"]
+    assert artifact["gate"] == {
+        "status": "skipped", "reason": "not verified: --no-verify", "checks": [],
+    }  # fmt: skip
+    assert manifest["task"] == "classification"
+    assert [output["activation"] for output in manifest["outputs"]] == ["softmax"]
+    expected = tfjs_layers.program(open_graph(source)).weights()
+    for name, values in stored_weights(tmp_path / "issue_8321/1/tfjs/layers"):
+        np.testing.assert_array_equal(values, expected[name])
 
 
 # Reports whose model is a case of test_cases.py, equal there.

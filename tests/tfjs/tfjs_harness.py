@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from packager import assets
 from packager.loaders import layer_graph
 from packager.loaders.layer_graph import LayerGraph
+from packager.targets import tfjs_layers
+from packager.targets.tfjs_layers import Style
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -76,3 +79,14 @@ def node_answer(script: str, *arguments: object) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-3000:]
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def same_program(one: LayerGraph, other: LayerGraph) -> None:
+    """Asserts that two descriptions become the same TF.js model, weights included."""
+    style = Style(fold=False)
+    first, second = (tfjs_layers.program(graph, style) for graph in (one, other))
+    assert first.config("m") == second.config("m")
+    ours, theirs = first.weights(), second.weights()
+    assert list(ours) == list(theirs)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)

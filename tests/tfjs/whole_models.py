@@ -242,9 +242,9 @@ def several_reasons() -> Any:
         [
             keras.Input((4, 4, 3), name="x"),
             k.UpSampling2D(2, interpolation="bicubic", name="up"),
-            k.Reshape((8, 4, 2, 3)),
-            k.Conv3D(3, 2, groups=3, padding="same", name="conv"),
-            k.BatchNormalization(axis=-1),
+            k.Reshape((8, 8, 3)),
+            k.ConvLSTM1D(3, 2, padding="same", return_sequences=True, name="conv"),
+            k.BatchNormalization(),
             k.Lambda(lambda x: x * x, name="code"),
         ]
     )
