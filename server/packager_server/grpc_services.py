@@ -206,6 +206,11 @@ class ModelService(model_service_pb2_grpc.ModelServiceServicer):  # type: ignore
         answer = model_management_pb2.ReloadConfigResponse()
         try:
             self._core.versions.reload(_reload_configs(request.config))
+            silent = self._core.versions.silent()
+            if silent:
+                names = ", ".join(silent)
+                message = f"{len(silent)} servable(s) did not become available: {{{names}}}"
+                raise ServeError(message, Code.UNKNOWN)
         except ServeError as error:
             answer.status.error_code = int(error.code)
             answer.status.error_message = error.message

@@ -137,9 +137,13 @@ class VersionManager:
 
     def ready(self) -> bool:
         """Whether every configured model has a version that answers."""
+        return self._configured and not self.silent()
+
+    def silent(self) -> list[str]:
+        """Returns the configured models that have no version that answers."""
         with self._changed:
-            wanted = [served for served in self._models.values() if served.wanted]
-            return self._configured and all(served.newest() for served in wanted)
+            wanted = {name: served for name, served in self._models.items() if served.wanted}
+            return sorted(name for name, served in wanted.items() if served.newest() is None)
 
     def names(self) -> list[str]:
         """Returns the configured models."""

@@ -114,6 +114,9 @@ CALLS = {
         "rpc": "HandleReloadConfigRequest",
         "request": {"config": {"model_config_list": {"config": [{"name": "m"}]}}},
     },
+    "reload a missing folder": {
+        "configure": [[HALF, "FOLDER", {"Version_Label": 123}], ["nowhere", "/no/such/folder", {}]],
+    },
     "reload with an early label": {
         "configure": [[HALF, "FOLDER", {"Version_Label": 123, "canary": 9}]],
     },
@@ -248,6 +251,7 @@ def test_a_reload_that_is_refused_says_why_and_changes_nothing(answers):
     for name, text in (
         ("reload a custom config", "expects a model_config_list"),
         ("reload without a path", "needs a name and a base_path"),
+        ("reload a missing folder", "1 servable(s) did not become available: {nowhere}"),
         ("reload with an early label", "assign label canary to version 9"),
     ):
         status = answers[name]["answer"]["status"]
