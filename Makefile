@@ -74,6 +74,9 @@ soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 
 bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
+	$(BIN)/python -m bench.tfjs
+	$(BIN)/python -m bench.server
+	$(BIN)/python -m bench.server_limits
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -89,6 +92,7 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	    "$$@"; }; \
 	compile pyproject.toml --extra build --extra server -o requirements/build.txt; \
+	compile pyproject.toml --extra server -c requirements/build.txt -o requirements/server.txt; \
 	compile pyproject.toml --extra build --extra server --extra browser --group dev \
 	    -c requirements/build.txt -o requirements/dev.txt; \
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \

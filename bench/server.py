@@ -2,8 +2,8 @@
 
     python -m bench.server [--seconds 8] [--only NAME ...]
 
-The digits example as JSON (8 kB), at 1, 8 and 64 connections. The others need an environment in
-bench/.work/peers: `uv pip install tensorflow==2.21.0 keras litserve bentoml mosec flask gunicorn`.
+The digits example as JSON (8 kB), at 1, 8 and 64 connections. Needs wrk; the others come into an
+environment of their own, bench/.work/peers.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ MODEL = WORK / "digits"
 CONNECTIONS = (1, 8, 64)
 START_LIMIT_S = 180
 
+PEERS = (
+    "tensorflow==2.21.0", "keras==3.15.1", "litserve==0.2.19", "bentoml==1.4.40", "mosec==0.9.8",
+    "flask", "gunicorn",
+)  # fmt: skip
 EXPORT = """
 import keras, shutil, sys
 shutil.copy(sys.argv[1], sys.argv[2] + "/model.keras")
@@ -50,11 +54,15 @@ num_batch_threads { value: 1 }
 
 @dataclass(frozen=True)
 class Contender:
-    """A server: how it is started, and where it answers; PORT stands for its port."""
+    """A server: how it is started, where it answers, and whether that takes the request's body.
+
+    PORT stands for its port in the command.
+    """
 
     name: str
     command: tuple[str, ...]
     path: str = "/v1/models/m:predict"
+    body: bool = True
 
 
 @dataclass(frozen=True)
@@ -92,8 +100,13 @@ def contenders() -> list[Contender]:
 
 
 def prepare() -> None:
-    """Makes the model, the request and the files that wrk and the server read."""
+    """Makes the model, the request, the others' environment and the files that wrk reads."""
     WORK.mkdir(exist_ok=True)
+    if not (WORK / "peers").is_dir():
+        uv = Path(sys.executable).with_name("uv")
+        subprocess.run([uv, "venv", "--quiet", WORK / "peers"], check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", WORK / "peers" / "bin" / "python"]
+        subprocess.run([*install, *PEERS], check=True)
     if not (MODEL / "1").is_dir():
         MODEL.mkdir(exist_ok=True)
         source = ROOT / "examples" / "digits" / "model.keras"
@@ -122,7 +135,7 @@ def running(contender: Contender) -> Iterator[tuple[str, int]]:
     )
     try:
         url = f"http://127.0.0.1:{port}{contender.path}"
-        _wait(url, process)
+        _wait(url if contender.body else f"http://127.0.0.1:{port}/readyz", process, contender.body)
         yield url, process.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -135,8 +148,8 @@ def running(contender: Contender) -> Iterator[tuple[str, int]]:
         log.close()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    body = (WORK / "body.json").read_bytes()
+def _wait(url: str, process: subprocess.Popen[bytes], with_body: bool) -> None:
+    body = (WORK / "body.json").read_bytes() if with_body else None
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -157,7 +170,7 @@ def load(url: str, connections: int, seconds: int) -> Load:
     done = subprocess.run(
         [*command, "-s", str(WORK / "post.lua"), url], capture_output=True, text=True, check=True
     )
-    found = dict(re.findall(r"^\s+(50|99)%\s+(\S+)$", done.stdout, re.M))
+    found = dict(re.findall(r"^\s+(50|99)%\s+(\S+)\s*$", done.stdout, re.M))
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     bad = re.search(r"Non-2xx or 3xx responses: (\d+)", done.stdout)
     per_second = float(rate[1]) if rate else 0.0

@@ -1,12 +1,13 @@
 """TF.js formats side by side in one browser page: layers, graph, the stock converter, LiteRT.js.
 
-    python -m bench.tfjs [--rounds 30] [--stock PYTHON]
+    python -m bench.tfjs [--rounds 30] [--stock PYTHON] [--reuse]
 
 MobileNetV2 at 224 x 224 and examples/digits on the wasm back end, one thread. All models of a table
 are loaded into one page of headless Chromium and run in turn, round by round, so that what else the
 machine does meets all of them; the ratios count.
 
-`--stock` is the interpreter of an environment with the stock converter, which cannot share ours:
+`--reuse` keeps the models of the last run, in bench/.work/tfjs. `--stock` is the interpreter of an
+environment with the stock converter, which cannot share ours:
 
     uv venv .venv-stock && uv pip install --python .venv-stock/bin/python \
         tensorflowjs==4.22.0 'ydf<0.12' 'setuptools<81'
@@ -54,6 +55,9 @@ class Row:
 
 def build(model: Path, name: str, *flags: str) -> Path:
     """Builds a bundle of one artifact; returns its folder."""
+    folder = WORK / "tfjs" / name
+    if folder.exists():
+        return next(folder.iterdir())
     command = [
         sys.executable, "-m", "packager", "build", str(model), "--name", name,
         "--output", str(WORK / "tfjs"), "--force", "--quiet", *flags,
@@ -62,13 +66,13 @@ def build(model: Path, name: str, *flags: str) -> Path:
     # A gate that failed on random inputs leaves the files beside.
     if done.returncode not in (0, 3):
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    folder = WORK / "tfjs" / name
-    return folder / "1" if (folder / "1").exists() else folder / "1.rejected"
+    return next(folder.iterdir())
 
 
 def stock_graph(python: str, saved_model: Path, folder: Path) -> Path:
     """Converts a SavedModel with the stock converter of another environment."""
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        return folder / "model.json"
     code = "from tensorflowjs.converters import converter; converter.pip_main()"
     flags = ["--input_format=tf_saved_model", "--output_format=tfjs_graph_model"]
     timed([python, "-c", code, *flags, str(saved_model), str(folder)])
@@ -80,12 +84,10 @@ def rows(model: Path, name: str, stock: str | None) -> Iterator[Row]:
     known = subprocess.run(
         [sys.executable, "-m", "packager", "build", "--help"], capture_output=True, text=True
     ).stdout
-    layers = {"layers": (), "layers, --no-fold": ("--no-fold",)}
-    layers["layers, --fused-layers"] = ("--fused-layers",)
-    for title, flags in layers.items():
+    for ending, flags in {"": [], "_unfolded": ["--no-fold"], "_fused": ["--fused-layers"]}.items():
         if all(flag in known for flag in flags):
-            ending = title.rpartition("-")[2].strip()
-            folder = build(model, f"{name}_{ending}", "--only", "tfjs/layers", *flags)
+            folder = build(model, f"{name}_layers{ending}", "--only", "tfjs/layers", *flags)
+            title = ", ".join(["layers", *flags])
             yield Row(title, "tfjs", folder / "tfjs" / "layers" / "model.json")
     folder = build(model, f"{name}_graph", "--only", "tfjs/graph", "--only", "saved_model")
     yield Row("graph", "tfjs", folder / "tfjs" / "graph" / "model.json")
@@ -168,8 +170,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--stock", help="Python with the stock converter.")
+    parser.add_argument("--reuse", action="store_true", help="Keep the models of the last run.")
     given = parser.parse_args()
     WORK.mkdir(exist_ok=True)
+    if not given.reuse:
+        shutil.rmtree(WORK / "tfjs", ignore_errors=True)
     if not (WORK / "mobilenet_v2.keras").exists():
         timed([sys.executable, "-c", MAKE, str(WORK)])
     models = {

@@ -44,7 +44,8 @@ window.measure = async (models, shape, rounds) => {
   window.tf.enableProdMode();
   window.tf.wasm.setWasmPaths('/web/vendor/');
   await window.tf.setBackend('wasm');
-  await loadLiteRt('/web/vendor/litert/wasm/', { threads: false });
+  // The build with one thread, as TF.js has without cross-origin isolation.
+  await loadLiteRt('/web/vendor/litert/wasm/litert_wasm_compat_internal.js');
   const size = shape.reduce((product, n) => product * n, 1);
   // The same numbers in each run, smooth as an image is.
   const data = Float32Array.from({ length: size }, (_, i) => Math.sin(i / 97) * Math.cos(i / 5003));

@@ -98,14 +98,14 @@ REAL = {
         "models/dgaintel_cnn_lstm/golden_numpy.npz",
         tfjs=False,
     ),
-    # A logarithm enlarges float16's rounding: 0.03 of 0..1 was measured.
+    # A logarithm enlarges float16's rounding: 0.075 of 0..1 was measured, 3e-4 on average.
     "basic_pitch": Real(
         "basic_pitch/nmp_saved_model",
         "keras 2.4.0, tensorflow 2.4.1",
         _windows,
         "models/basic_pitch/golden_publisher.npz",
         tfjs=False,
-        float16=0.05,
+        float16=0.1,
         int8=False,
     ),
 }

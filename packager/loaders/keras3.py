@@ -285,6 +285,12 @@ def _explain(source: str, error: Exception) -> ModelError:
             " known here",
             hint="name the module that defines it: --custom-objects package.module",
         )
+    if "__init__()" in str(error):
+        return ModelError(
+            f"{source}: a class takes other arguments than the file holds: {brief(error)}",
+            hint="the class from --custom-objects takes other arguments than the file holds: give"
+            " the version of it that the model was saved with, with get_config()",
+        )
     return ModelError(
         f"{source}: Keras cannot open it: {brief(error)}",
         hint="open it with keras.saving.load_model in the environment that saved it and save it"

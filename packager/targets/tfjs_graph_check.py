@@ -55,6 +55,15 @@ _MOVES = (
     "Reshape", "ReverseV2", "Shape", "Slice", "Split", "SplitV", "Squeeze", "StridedSlice", "Tile",
     "Transpose", "Unpack",
 )  # fmt: skip
+# What writes into a list of tensors, maybe, and what only reads it.
+_WRITES = (
+    "StatelessIf", "StatelessWhile", "TensorListPopBack", "TensorListPushBack", "TensorListSetItem",
+)  # fmt: skip
+_READS = (
+    "TensorListConcat", "TensorListConcatV2", "TensorListGather", "TensorListGetItem",
+    "TensorListLength", "TensorListStack",
+)  # fmt: skip
+_VARIANT = 21  # DT_VARIANT
 _HINT = "replace the layer that uses it; the SavedModel keeps it: --only saved_model --only tflite"
 _MOST_REASONS = 5
 
@@ -86,9 +95,28 @@ def reasons_against(graph: Graph) -> Iterator[str]:
     """Yields one sentence per operator that TF.js lacks or computes differently."""
     for body in graph.bodies():
         for node in body.nodes.values():
-            reason = _reason(body, node)
+            reason = _reason(body, node) or _shared_list(body, node)
             if reason:
                 yield f"operator {node.op} ({node.name}): {reason}"
+
+
+def _shared_list(body: Graph, node: Node) -> str:
+    """A list of tensors that one user changes while another still needs it as it was."""
+    for ref in node.inputs if node.op in _WRITES else ():
+        if body.uses()[ref] > 1 and _is_list(body.nodes[ref[0]], ref[1]):
+            return f"it changes the list of tensors {ref[0]!r}, which is used elsewhere, too"
+    return ""
+
+
+def _is_list(node: Node, output: int) -> bool:
+    types = [node.attrs[key] for key in ("T", "Tout", "dtype") if key in node.attrs]
+    if node.op.startswith(("TensorList", "EmptyTensorList")):
+        return node.op not in _READS
+    for each in types:
+        listed = list(each.list.type) or [each.type]
+        if listed[min(output, len(listed) - 1)] == _VARIANT:
+            return True
+    return False
 
 
 def _reason(body: Graph, node: Node) -> str:

@@ -15,8 +15,9 @@ from packager.errors import ConversionError, UnsupportedError, brief
 from packager.loaders.opened import OpenedModel
 from packager.targets.graph_ir import Array, Graph, Node, Ref, from_graph_def, parse
 
-# TensorFlow's graph optimizer, in the order that lets each pass profit from the one before.
-_PASSES = ("pruning", "function", "constfold", "arithmetic", "dependency")
+# Passes of TensorFlow's graph optimizer. Its arithmetic pass would join the sum of a residual block
+# with a bias, which then fits no convolution: 10 more operators in MobileNetV2, and none fewer.
+_PASSES = ("pruning", "function", "constfold", "common_subgraph_elimination", "dependency")
 _FIND = ("LookupTableFindV2", "LookupTableSizeV2")
 
 

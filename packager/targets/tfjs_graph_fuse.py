@@ -24,7 +24,7 @@ _ACTIVATIONS = ("Relu", "Relu6", "Elu", "LeakyRelu", "Sigmoid")
 _NO_SLOPE = ("DepthwiseConv2dNative", "LeakyRelu")
 # They move or drop values along other axes than the last, so that what is done per channel may as
 # well be done before them.
-_TRANSPARENT = ("Squeeze", "BatchToSpaceND")
+_TRANSPARENT = ("Squeeze", "BatchToSpaceND", "Reshape")
 _FLOAT = 1  # DT_FLOAT
 
 
@@ -162,6 +162,9 @@ def _follow(body: Graph, node: Node, channels: int) -> _Chain:
 
 def _keeps_channels(body: Graph, step: Node) -> bool:
     """Whether the last axis of a transparent step's input is the last of its output."""
+    if step.op == "Reshape":
+        before, after = body.shape(step.inputs[0]), body.shape((step.name, 0))
+        return bool(before and after and before[-1] is not None and before[-1] == after[-1])
     if step.op == "BatchToSpaceND":
         block = body.constant(step.inputs[1])
         shape = body.shape(step.inputs[0])

@@ -68,6 +68,17 @@ def _type(node: Node, key: str = "T") -> int:
     return int(node.attrs[key].type)
 
 
+def _reshape(build: _Builder, node: Node) -> Ref | None:
+    """A shape of which one size is free at most needs no computing."""
+    shape = build.body.shape((node.name, 0))
+    if build.body.constant(node.inputs[1]) is not None or shape is None or 0 in shape:
+        return None
+    if shape.count(None) <= 1:
+        sizes = [-1 if size is None else size for size in shape]
+        node.inputs[1] = build.constant(np.array(sizes, np.int32))
+    return None
+
+
 def _erfc(build: _Builder, node: Node) -> Ref:
     one = build.constant(np.ones((), np.float32))
     return build.add("Sub", one, build.add("Erf", node.inputs[0], type_T=FLOAT), type_T=FLOAT)
@@ -318,6 +329,7 @@ _RULES: dict[str, Rule] = {
     "Erfc": _erfc,
     "MatrixBandPart": _band,
     "OneHot": _one_hot,
+    "Reshape": _reshape,
     "ReverseV2": _reverse,
     "Rint": _rint,
     "Roll": _roll,

@@ -5,6 +5,8 @@ Each function changes the graph in place and keeps what it computes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from packager.targets.graph_ir import Graph, Node
 
 # Operators that hand on their first input at inference.
@@ -13,6 +15,11 @@ _PASSES_ON = (
 )  # fmt: skip
 # TF.js looks for `if`, `While` and `Stateless…` when it asks whether a model must run
 # asynchronously, and misses `If`.
+# They make a list of tensors: a value in TensorFlow, an object that changes in TF.js.
+_LISTS = (
+    "EmptyTensorList", "TensorListFromTensor", "TensorListReserve", "TensorListScatter",
+    "TensorListScatterV2", "TensorListSplit",
+)  # fmt: skip
 _STATELESS = {"If": "StatelessIf", "While": "StatelessWhile"}
 
 
@@ -34,6 +41,20 @@ def _copy_constant_outputs(function: Graph) -> None:
         if function.constant(ref) is not None:
             copy = function.add(Node(f"{ref[0]}/copy", "Identity", [ref]))
             function.outputs[name] = (copy.name, 0)
+
+
+def separate_lists(graph: Graph) -> None:
+    """Gives each user of a list of tensors its own.
+
+    TF.js writes into the list itself, where TensorFlow makes another one.
+    """
+    for body in graph.bodies():
+        for node in [node for node in body.nodes.values() if node.op in _LISTS]:
+            users = body.consumers().get((node.name, 0), [])
+            for user in users[1:]:
+                own = body.add(replace(node, name=f"{node.name}/own", inputs=list(node.inputs)))
+                place = len(user.inputs) - 1 - user.inputs[::-1].index((node.name, 0))
+                user.inputs[place] = (own.name, 0)
 
 
 def drop_unused_functions(graph: Graph) -> None:

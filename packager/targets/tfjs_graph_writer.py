@@ -105,6 +105,7 @@ def optimize(frozen: Frozen) -> Frozen:
     """Rewrites a frozen graph for inference, in place; returns it."""
     graph = frozen.graph
     rewrite.simplify(graph)
+    rewrite.separate_lists(graph)
     tfjs_graph_fuse.merge_padding(graph)
     tfjs_graph_fuse.make_depthwise(graph)
     tfjs_graph_fuse.fuse(graph)

@@ -19,6 +19,8 @@ _EXACT_MODES = {
 # inputs are rounded to their neighbours, and by 15e-5 between two kernels of LiteRT for the same
 # file. Differences up to this many times the former are rounding, not another computation.
 ROUNDING_FACTOR = 8
+# Weights in float16 are off by up to 2**12 of the steps that the inputs are moved by.
+_FLOAT16_ROUNDING = 2**11
 # A drop of 0.991 - 0.981 is a little above 0.01 in floats. Two shares of N counts differ by at
 # least 1 / N, far more than this; half a sample would let 1 of 50 pass a limit of 1 point.
 _ROUNDING = 1e-9
@@ -76,7 +78,9 @@ def _diff_limit(given: float | None, mode: str, rounding: float) -> float | None
     if given is None:
         return None
     limit = max(given, _EXACT_MODES[mode])
-    return limit if given != GateLimits().max_abs_diff else max(limit, ROUNDING_FACTOR * rounding)
+    if given != GateLimits().max_abs_diff:
+        return limit
+    return max(limit, rounding * (_FLOAT16_ROUNDING if mode == "float16" else ROUNDING_FACTOR))
 
 
 def _upper(

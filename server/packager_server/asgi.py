@@ -7,9 +7,10 @@ threads; models run on the scheduler's threads, and Flask on a few of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
+Probe = Callable[[], Response]
 
 # Parsing or writing more than this is given to a thread, so that others are answered meanwhile.
 _LARGE_BODY = 1 << 18
@@ -50,14 +52,18 @@ class HttpLimits:
     Attributes:
         max_body_bytes: Of a body, compressed or not.
         max_inflated_bytes: Of a body after gzip.
+        max_arriving_bytes: Of all bodies that are being received.
         body_timeout_s: Until a body is complete.
         flask_threads: Requests that Flask answers at the same time.
+        flask_waiting: Requests that may be with Flask or wait for it.
     """
 
     max_body_bytes: int = 64 << 20
     max_inflated_bytes: int = 100 << 20
+    max_arriving_bytes: int = 512 << 20
     body_timeout_s: float = 60.0
     flask_threads: int = 4
+    flask_waiting: int = 64
 
 
 @dataclass
@@ -90,6 +96,7 @@ class ServingApp:
         guard: Guard | None = None,
         limits: HttpLimits | None = None,
         access_log: AccessLog | None = None,
+        probes: Mapping[str, Probe] | None = None,
     ) -> None:
         self._core = core
         self._limits = limits or HttpLimits()
@@ -97,18 +104,17 @@ class ServingApp:
         self._guard = guard or Guard()
         self._access_log = access_log
         self._flask = WSGIMiddleware(flask_app, workers=self._limits.flask_threads)
+        self._flask_waiting = 0
+        self._arriving = 0
+        # Answered on the loop itself: they must not wait behind pictures.
+        self._probes = probes or {}
         self.draining = False
-        self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request (the ASGI entry point)."""
         if scope["type"] != "http":
             return
-        self.active += 1
-        try:
-            await self._answer(scope, receive, send)
-        finally:
-            self.active -= 1
+        await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
@@ -132,6 +138,9 @@ class ServingApp:
             await self._send(request, response, send)
 
     async def _respond(self, request: _Request, receive: Receive, send: Send) -> Response | None:
+        probe = self._probes.get(request.target.partition("?")[0])
+        if probe is not None and request.method in ("GET", "HEAD"):
+            return probe()
         if not self._api.owns(request.target):
             await self._through_flask(request, receive, send)
             return None
@@ -139,10 +148,11 @@ class ServingApp:
         request.model, request.api = route.name, route.verb or ""
         if route.verb is None:
             return self._api.describe(route)
-        # Refusing before reading and parsing keeps an overloaded server answering.
+        body = await self._body(request, receive)
+        # Refusing before parsing keeps an overloaded server answering. Nothing waits between here
+        # and the queue, so that a request that is parsed also finds its place.
         if self._core.scheduler.is_full():
             raise ServeError(QUEUE_FULL, Code.UNAVAILABLE)
-        body = await self._body(request, receive)
         if len(body) < _LARGE_BODY:
             prepared = self._api.prepare(route, body)
         else:
@@ -170,7 +180,8 @@ class ServingApp:
                 future.set_result(outputs)
 
         def done(outputs: Tensors | None, error: ServeError | None) -> None:
-            loop.call_soon_threadsafe(resolve, outputs, error)
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                loop.call_soon_threadsafe(resolve, outputs, error)
 
         timeout_s = self._api.timeout_s
         self._core.submit(prepared.call, timeout_s, done)
@@ -214,14 +225,33 @@ class ServingApp:
         declared = request.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
+        size = int(declared) if declared.isdigit() else limit
+        if b"transfer-encoding" in request.headers:
+            size = limit
+        # Each body is bounded, and so is the sum of those that are on their way.
+        if size > _DISCARDED_BODY and self._arriving + size > self._limits.max_arriving_bytes:
+            raise ServeError("Too many large requests at the same time", Code.UNAVAILABLE)
+        self._arriving += size
         reading = asyncio.ensure_future(_read(receive, limit))
-        await asyncio.wait((reading,), timeout=self._limits.body_timeout_s)
-        if not reading.done():
-            reading.cancel()
-            raise ServeError("The request's body did not arrive in time", http=408)
-        return reading.result()
+        try:
+            await asyncio.wait((reading,), timeout=self._limits.body_timeout_s)
+            if not reading.done():
+                reading.cancel()
+                raise ServeError("The request's body did not arrive in time", http=408)
+            return reading.result()
+        finally:
+            self._arriving -= size
 
     async def _through_flask(self, request: _Request, receive: Receive, send: Send) -> None:
+        if self._flask_waiting >= self._limits.flask_waiting:
+            raise ServeError(QUEUE_FULL, Code.UNAVAILABLE)
+        self._flask_waiting += 1
+        try:
+            await self._to_flask(request, receive, send)
+        finally:
+            self._flask_waiting -= 1
+
+    async def _to_flask(self, request: _Request, receive: Receive, send: Send) -> None:
         # The body is read here, so that a slow client holds no thread of Flask.
         body = await self._raw_body(request, receive)
         headers = [item for item in request.scope["headers"] if item[0] != b"content-length"]
@@ -262,7 +292,7 @@ class ServingApp:
         seconds = time.monotonic() - request.started
         if request.api:
             code = _code_of(status)
-            self._core.metrics.request(request.model, request.api, "REST", code, seconds)
+            self._core.count_request(request.model, request.api, "REST", code, seconds)
         if self._access_log is not None:
             client = request.scope.get("client")
             entry = Access(

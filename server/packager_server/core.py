@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from packager_server.codes import Code, ServeError
+from packager_server.lifecycle import Lifecycle, Loader, ModelConfig
 from packager_server.metrics import Metrics
 from packager_server.model import Signature, Tensors
 from packager_server.scheduler import TIMED_OUT, Batching, Done, Scheduler, Task
-from packager_server.versions import Lease, Lifecycle, Loader, ModelConfig, VersionManager
+from packager_server.versions import Lease, VersionManager
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class ServingCore:
         """Finishes the queued calls, then closes every model."""
         self.scheduler.stop()
         self.versions.stop()
+
+    def count_request(
+        self, model: str, api: str, entrypoint: str, code: str, seconds: float
+    ) -> None:
+        """Counts a finished request; names that clients made up are counted together."""
+        known = model if self.versions.knows(model) else ""
+        self.metrics.request(known, api, entrypoint, code, seconds)
 
     def submit(self, call: Call, timeout_s: float, done: Done) -> None:
         """Queues a call; `done` receives its outputs or its error on a worker thread.

@@ -7,6 +7,7 @@ server answers `/v1/` on its event loop instead (`asgi.py`), because that is sev
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = pages.max_body_bytes
     app.url_map.strict_slashes = False
     _add_errors(app)
-    _add_probes(app, ready, aliases or Aliases())
+    _add_probes(app, probes(ready, aliases or Aliases()))
     _add_rest(app, api, pages)
     _add_images(app, image_service)
     _add_pages(app, core, pages)
@@ -116,20 +117,27 @@ def _add_errors(app: Flask) -> None:
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
 
-def _add_probes(app: Flask, ready: Readiness, aliases: Aliases) -> None:
-    @app.get("/healthz")
-    def healthz() -> FlaskResponse:
-        return FlaskResponse("ok\n", content_type="text/plain")
+def probes(ready: Readiness, aliases: Aliases) -> dict[str, Callable[[], rest.Response]]:
+    """Returns what answers the probes, by path; none of it waits for anything."""
 
-    def readyz() -> FlaskResponse:
+    def healthz() -> rest.Response:
+        return rest.Response(200, b"ok\n", "text/plain")
+
+    def readyz() -> rest.Response:
         if ready:
-            return FlaskResponse("ready\n", content_type="text/plain")
-        text = "draining\n" if ready.draining else "loading\n"
-        return FlaskResponse(text, 503, content_type="text/plain")
+            return rest.Response(200, b"ready\n", "text/plain")
+        text = b"draining\n" if ready.draining else b"loading\n"
+        return rest.Response(503, text, "text/plain")
 
-    app.add_url_rule("/readyz", view_func=readyz)
-    if aliases.health:
-        app.add_url_rule(aliases.health, endpoint="health_alias", view_func=readyz)
+    alias = {aliases.health: readyz} if aliases.health else {}
+    return {"/healthz": healthz, "/readyz": readyz, **alias}
+
+
+def _add_probes(app: Flask, answers: Mapping[str, Callable[[], rest.Response]]) -> None:
+    for path, answer in answers.items():
+        app.add_url_rule(
+            path, endpoint=f"probe{path}", view_func=lambda answer=answer: _flask_response(answer())
+        )
 
 
 def _add_rest(app: Flask, api: RestApi, pages: Pages) -> None:

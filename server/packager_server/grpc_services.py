@@ -68,7 +68,7 @@ class _Rpc:
         finally:
             seconds = time.monotonic() - self._started
             name = self._entrypoint
-            self._core.metrics.request(model, name, "GRPC", code.name, seconds)
+            self._core.count_request(model, name, "GRPC", code.name, seconds)
 
     def _abort(self, error: ServeError) -> NoReturn:
         text = error.message

@@ -10,11 +10,11 @@ from typing import Any
 
 from packager_server import eager_model, saved_model, storage
 from packager_server.codes import Code, ServeError
+from packager_server.lifecycle import Loaded, ModelConfig
 from packager_server.metrics import Metrics
 from packager_server.model import Model, find_signature
 from packager_server.reader import EngineError, Json, check_files, read_manifest
 from packager_server.saved_model import LoadOptions
-from packager_server.versions import Loaded, ModelConfig
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 MAX_WARMUP_RECORDS = 1000

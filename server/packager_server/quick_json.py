@@ -58,7 +58,7 @@ class QuickBody:
         inner = tuple(size for size in sizes if size is not None)
         row = _nesting(inner)
         count = (len(self.nesting) - 1) // (len(row) + 1)
-        if self.numbers.size != count * prod(inner):
+        if not self.numbers.size or self.numbers.size != count * prod(inner):
             return None
         if self.nesting != b"[" + b",".join([row] * count) + b"]":
             return None

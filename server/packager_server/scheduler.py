@@ -7,6 +7,7 @@ batching every request is a batch of its own in the same queue, so that the boun
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ import numpy as np
 from packager_server.codes import Code, ServeError
 from packager_server.model import Array, Signature, Tensors, unavailable
 from packager_server.versions import Lease
+
+log = logging.getLogger(__name__)
 
 QUEUE_FULL = "The batch scheduling queue to which this task was submitted is full"
 TIMED_OUT = "Timed out waiting for notification"
@@ -178,7 +181,7 @@ class Scheduler:
         while (batch := self._take()) is not None:
             now = time.monotonic()
             for late in [task for task in batch.tasks if task.deadline <= now]:
-                late.done(None, ServeError(TIMED_OUT, Code.DEADLINE_EXCEEDED))
+                _finish(late, None, ServeError(TIMED_OUT, Code.DEADLINE_EXCEEDED))
             tasks = [task for task in batch.tasks if task.deadline > now]
             if tasks:
                 self._run(tasks)
@@ -214,16 +217,24 @@ class Scheduler:
                 _run_alone(task)
             return
         for task, result in zip(tasks, results, strict=True):
-            task.done(result, None)
+            _finish(task, result, None)
+
+
+def _finish(task: Task, outputs: Tensors | None, error: ServeError | None) -> None:
+    try:
+        task.done(outputs, error)
+    # Whoever waits for the answer may be gone in any way; the worker must go on.
+    except Exception:
+        log.exception("an answer could not be handed over")
 
 
 def _run_alone(task: Task) -> None:
     try:
         outputs = call(task.lease, task.signature, task.inputs, task.outputs)
     except ServeError as error:
-        task.done(None, error)
+        _finish(task, None, error)
     else:
-        task.done(outputs, None)
+        _finish(task, outputs, None)
 
 
 def call(lease: Lease, signature: Signature, inputs: Tensors, outputs: tuple[str, ...]) -> Tensors:

@@ -18,9 +18,10 @@ from packager_server.access import AccessLog
 from packager_server.asgi import HttpLimits, ServingApp
 from packager_server.codes import ServeError
 from packager_server.core import ServingCore
-from packager_server.flask_app import Pages, Readiness, create_app
+from packager_server.flask_app import Pages, Readiness, create_app, probes
 from packager_server.guard import OPEN_PATHS, Guard
 from packager_server.images import ImageLimits, ImageService
+from packager_server.lifecycle import Lifecycle, ModelConfig
 from packager_server.loader import VersionLoader
 from packager_server.reader import EngineError
 from packager_server.rest import Aliases, RestApi
@@ -28,7 +29,6 @@ from packager_server.saved_model import LoadOptions
 from packager_server.scheduler import Batching
 from packager_server.storage import VersionPolicy
 from packager_server.tls import Tls, private_folder
-from packager_server.versions import Lifecycle, ModelConfig
 
 log = logging.getLogger("packager_server")
 
@@ -102,7 +102,13 @@ class Server:
             access_log = AccessLog(as_json=arguments.access_log == "json")
         limits = HttpLimits(max_body_bytes=arguments.max_body_bytes)
         return ServingApp(
-            core, api, flask_app, guard=self._guard, limits=limits, access_log=access_log
+            core,
+            api,
+            flask_app,
+            guard=self._guard,
+            limits=limits,
+            access_log=access_log,
+            probes=probes(self._readiness, aliases),
         )
 
     def run(self) -> int:

@@ -13,10 +13,10 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from tensorflow_serving.config import model_server_config_pb2
 
+from packager_server.lifecycle import ModelConfig
 from packager_server.reader import EngineError
 from packager_server.scheduler import Batching
 from packager_server.storage import VersionPolicy
-from packager_server.versions import ModelConfig
 
 _PACKAGE = "packager_server.config"
 # A wrapped number: `max_batch_size { value: 32 }`.

@@ -10,7 +10,7 @@ from packager import tflite_file
 from packager.children import Child
 from packager.errors import ConversionError, ModelError, UnsupportedError
 from packager.loaders import layer_graph
-from tests.conftest import loaded
+from tests.conftest import ROOT, loaded
 from tests.loaders.odd_models import EQUAL
 
 pytestmark = pytest.mark.tf
@@ -170,3 +170,19 @@ def test_a_layer_graph_survives_the_way_through_a_file(child, tmp_path):
     np.testing.assert_array_equal(
         again.layer("alpha").weights["kernel"], graph.layer("alpha").weights["kernel"]
     )
+
+
+def test_a_class_of_ones_own_with_another_signature(models, tmp_path, monkeypatch):
+    (tmp_path / "other_signature.py").write_text(
+        "import keras\n\n\n@keras.saving.register_keras_serializable('tests')\n"
+        "class Doubling(keras.layers.Layer):\n"
+        "    def __init__(self, factor, *, depth):\n        super().__init__()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    with Child("packager.loaders.worker") as child, pytest.raises(ModelError) as caught:
+        child.call(
+            "open", "opening", source=models / "custom.keras", format="keras3",
+            saved_by="keras 3", custom_objects=["other_signature"],
+        )  # fmt: skip
+    assert "Doubling" in caught.value.message
+    assert "other arguments than the file holds" in caught.value.hint

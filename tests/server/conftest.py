@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.conftest import SHARED
 from tests.server import replay
 from tests.server.serving import Serving
 
-HERE = __import__("pathlib").Path(__file__).parent
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,8 @@ def replay_models(shared, once):
         assert done.returncode == 0, done.stderr
 
     folder = once("replay-models", make)
-    return {key: folder / str(number) for number, key in enumerate(keys)}
+    found = {key: folder / str(number) for number, key in enumerate(keys)}
+    return {**found, "eager": folder / "eager", "warmup": folder / "warmup"}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +43,9 @@ def serving(tmp_path_factory):
         folder, f"--model_config_file={config}", "--file_system_poll_wait_seconds=0.2",
         "--access_log=json", "--enable_grpc_healthcheck_service",
         "--rest_api_enable_cors_support", "--max_body_bytes=4000000",
+        "--model_config_file_poll_wait_seconds=1",
     )  # fmt: skip
+    server.config = config
     try:
         yield server.wait()
     finally:
@@ -51,20 +55,18 @@ def serving(tmp_path_factory):
 @pytest.fixture(scope="session")
 def serve_case(serving, replay_models):
     """Makes the server hold exactly the model of a case."""
-    loaded = []
 
     def serve(case):
         model = case["model"]
         key = replay.model_key(model)
-        if loaded == [key]:
-            return serving
-        loaded[:] = [key]
-        if "name" not in model:
-            serving.configure()
+        if serving.holds == key:
             return serving
         serving.configure()
+        if "name" not in model:
+            return serving
         answer = serving.configure((model["name"], replay_models[key], model.get("labels") or {}))
         assert b"error" not in answer, answer
+        serving.holds = key
         return serving
 
     return serve

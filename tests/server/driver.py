@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, sys.argv[1])
+from packager_server import saved_model
+from packager_server.codes import ServeError
 from packager_server.engine import Engine, main
 from packager_server.reader import EngineError
 
@@ -61,7 +63,32 @@ def predict(model, signature, inputs):
     }
 
 
+def both_ways(folder, inputs):
+    """Runs a model as the server does, and by the public functions that replace it if need be."""
+    answers = []
+    for functions in (False, True):
+        model = saved_model.load(folder, saved_model.LoadOptions(signature_functions=functions))
+        found = {"type": type(model).__name__}
+        for name, signature in sorted(model.signatures.items()):
+            arrays = {key: np.array(value, dtype) for key, (value, dtype) in inputs.items()}
+            try:
+                outputs = model.run(name, arrays, tuple(signature.outputs))
+                found[name] = {key: value.tolist() for key, value in outputs.items()}
+            except ServeError as error:
+                found[name] = error.code.name
+        found["inputs"] = {
+            key: [info.dtype, info.shape]
+            for key, info in model.signatures["serving_default"].inputs.items()
+        }
+        found["metadata"] = sorted(set(model.metadata()) - {"__saved_model_init_op"})
+        model.close()
+        answers.append(found)
+    return answers
+
+
 def answer(request):
+    if "both_ways" in request:
+        return both_ways(request["both_ways"], request["inputs"])
     if "argv" in request:
         return command(request["argv"])
     return predict(

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 from packager_server.codes import ServeError
 from packager_server.core import ServingCore
+from packager_server.lifecycle import Loaded, ModelConfig
 from packager_server.model import Signature, TensorInfo, signature_json
-from packager_server.versions import Loaded, ModelConfig
 
 
 class FakeModel:

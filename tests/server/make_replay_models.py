@@ -78,6 +78,45 @@ def make(folder, model):
             save_two_signatures(path)
 
 
+def save_eager(folder):
+    """A bundle without a graph: a .keras file, and what it answers."""
+    import keras
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(3, name="y")])
+    model.layers[0].bias.assign([0.5, -1.0, 2.0])
+    (folder / "1" / "keras").mkdir(parents=True)
+    model.save(folder / "1" / "keras" / "model.keras")
+    manifest = {
+        "schema": 1,
+        "inputs": [{"name": "x", "shape": [None, 4], "dtype": "float32"}],
+        "outputs": [{"name": "y", "shape": [None, 3], "dtype": "float32"}],
+        "artifacts": [{"id": "keras", "path": "keras/model.keras", "runtime": {"kind": "keras"}}],
+    }
+    (folder / "1" / "manifest.json").write_text(json.dumps(manifest))
+    x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    answer = {"x": x.tolist(), "y": np.asarray(model(x)).tolist()}
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+def save_with_warmup(folder):
+    """Version 1 with a request that works, version 2 with one that names no input of the model."""
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    for version, name in (("1", "x"), ("2", "other")):
+        path = folder / version
+        shutil.copytree(FIXTURES / "saved_model_half_plus_two_cpu" / "00000123", path)
+        log = prediction_log_pb2.PredictionLog()
+        log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto(np.float32([1.0])))
+        (path / "assets.extra").mkdir()
+        with tf.io.TFRecordWriter(
+            str(path / "assets.extra" / "tf_serving_warmup_requests")
+        ) as file:
+            file.write(log.SerializeToString())
+
+
+save_with_warmup(FOLDER / "warmup")
+save_eager(FOLDER / "eager")
 for number, description in enumerate(json.loads((FOLDER / "models.json").read_text())):
     (FOLDER / str(number)).mkdir()
     make(FOLDER / str(number), description)

@@ -31,6 +31,8 @@ class Serving:
     def __init__(self, folder, *flags, environment=None, module="packager_server"):
         self.rest = ("127.0.0.1", free_port())
         self.grpc = f"127.0.0.1:{free_port()}"
+        # Whatever a caller of `configure` wants to remember about what is loaded.
+        self.holds = None
         self.log_path = folder / f"server-{self.rest[1]}.log"
         command = [
             sys.executable, "-m", module, f"--rest_api_port={self.rest[1]}",
@@ -66,6 +68,7 @@ class Serving:
 
     def configure(self, *models):
         """Replaces the models (name, folder, labels, policy text) over gRPC."""
+        self.holds = None
         config = model_server_config_pb2.ModelServerConfig()
         for name, folder, labels, *policy in models:
             entry = config.model_config_list.config.add(name=name, base_path=str(folder))

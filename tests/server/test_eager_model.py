@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from packager_server import eager_model
 from packager_server.codes import Code, ServeError
+from packager_server.lifecycle import ModelConfig
 from packager_server.loader import VersionLoader
 from packager_server.metrics import Metrics
 from packager_server.saved_model import LoadOptions
-from packager_server.versions import ModelConfig
 
 MANIFEST = {
     "schema": 1,

@@ -118,6 +118,10 @@ def add_predictions(found, models):
     add("float64", model=str(models / "affine"), predict={"image": (one["image"][0], "float64")})
     pair = {"left": ([[1, 2, 3.5]], "float32"), "right": ([[-4, 9]], "int32")}
     add("two", model=str(models / "two"), predict=pair)
+    add("both ways", both_ways=str(models / "affine"), inputs=one)
+    add("both ways, two", both_ways=str(models / "two"), inputs=pair)
+    flat = {"image": (IMAGES[:2].reshape(2, 16, 1).tolist(), "float64")}
+    add("both ways, wrong dtype", both_ways=str(models / "affine"), inputs=flat)
     add("no signature", model=str(models / "affine"), signature="none", predict=one)
     add("nowhere", model=str(models / "nowhere"), predict=one)
     broken = models / "broken"
@@ -170,6 +174,20 @@ def test_predict_several_inputs_and_outputs(answers):
 def test_engine_errors(answers, name, code, message):
     assert answers[name]["code"] == code
     assert message in answers[name]["err"]
+
+
+@pytest.mark.parametrize("name", ["both ways", "both ways, two"])
+def test_the_public_functions_give_the_sessions_answers(answers, name):
+    session, functions = answers[name]
+    assert (session.pop("type"), functions.pop("type")) == ("SessionModel", "FunctionModel")
+    assert session == functions
+    (output,) = [v for k, v in session["serving_default"].items() if k in ("digit", "total")]
+    assert np.shape(output)[0] in (1, 2) and np.isfinite(output).all()
+
+
+def test_a_wrong_dtype_is_refused_both_ways(answers):
+    for found in answers["both ways, wrong dtype"]:
+        assert found["serving_default"] == "INVALID_ARGUMENT"
 
 
 # ------------------------------------------------------------------ run

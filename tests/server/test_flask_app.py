@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from packager_server.flask_app import Pages, Readiness, create_app
 from packager_server.images import ImageLimits, ImageService
+from packager_server.lifecycle import Loaded
 from packager_server.rest import Aliases, RestApi
-from packager_server.versions import Loaded
 from PIL import Image
 
 from tests.server import fakes, replay

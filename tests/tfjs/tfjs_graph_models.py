@@ -254,11 +254,39 @@ def control_flow(cases: Cases) -> None:
             ),
             x=np.float32(sign) + np.arange(12, dtype=np.float32).reshape(3, 4) * np.float32(sign),
         )
+    cases.function("two_of_one_list", _two_of_one_list)
+    cases.function("refused_list_before_a_change", _list_before_a_change)
     cases.function("rows", lambda x: tf.gather(x, tf.where(tf.reduce_sum(x, 1) > 0)[:, 0]))
 
 
 def _with_zeros(x: Any) -> Any:
     return tf.pad(x, [[0, 0], [1, 1]])
+
+
+def _two_of_one_list(x: Any) -> Tensors:
+    empty = tf.raw_ops.TensorListReserve(
+        element_shape=[-1, 4], num_elements=2, element_dtype=tf.float32
+    )
+    return {"a": _filled(empty, x, 2 * x), "b": _filled(empty, -x, x + 1)}
+
+
+def _list_before_a_change(x: Any) -> Tensors:
+    first = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[4])
+    later = tf.raw_ops.TensorListSetItem(input_handle=first, index=0, item=2 * x[1])
+    last = tf.raw_ops.TensorListSetItem(input_handle=later, index=1, item=3 * x[0])
+    return {"later": _stacked(later, [4]), "last": _stacked(last, [4])}
+
+
+def _filled(empty: Any, one: Any, two: Any) -> Any:
+    half = tf.raw_ops.TensorListSetItem(input_handle=empty, index=0, item=one)
+    full = tf.raw_ops.TensorListSetItem(input_handle=half, index=1, item=two)
+    return _stacked(full, [-1, 4])
+
+
+def _stacked(full: Any, shape: list[int]) -> Any:
+    return tf.raw_ops.TensorListStack(
+        input_handle=full, element_shape=shape, element_dtype=tf.float32
+    )
 
 
 MOVES: dict[str, Callable[[Any], Any]] = {

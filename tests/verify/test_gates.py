@@ -69,6 +69,10 @@ def test_a_model_that_enlarges_rounding_may_differ_by_that_much():
         # What the user sets holds.
         (1e-5, 2e-5): ("failed", 2e-5),
     }
+    found = {"range_diff": 0.08}
+    for rounding, status in ((7e-5, "passed"), (1e-6, "failed")):
+        gate = gates.check("float16", 10, found, GateLimits(), synthetic=False, rounding=rounding)
+        assert {c.name: c.status for c in gate.checks}["max_abs_diff"] == status
 
 
 @pytest.mark.parametrize(

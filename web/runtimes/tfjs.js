@@ -45,8 +45,11 @@ const DYNAMIC = new Set([
   'While',
 ]);
 
+// TF.js answers a promise for these, too.
+const LISTS = /^(Empty)?Tensor(List|Array)/;
+
 function isDynamic({ modelTopology }) {
-  return modelTopology.node.some(({ op }) => DYNAMIC.has(op));
+  return modelTopology.node.some(({ op }) => DYNAMIC.has(op) || LISTS.test(op));
 }
 
 function weightSpecs(json) {

@@ -1,0 +1,149 @@
+"""This server alone: overload, gRPC, and how near it comes to the bare model function.
+
+    python -m bench.server_limits [--seconds 8]
+
+Overload: 64 connections against 512, with a queue of 4 batches of 16. Bare: MobileNetV2 at
+224 x 224 in a loop at its best batch size, against single-image gRPC requests of 32 clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from bench.server import MODEL, WORK, Contender, contenders, load, prepare, running
+
+MOBILENET = WORK / "mobilenet"
+SMALL_QUEUE = """max_batch_size { value: 16 }
+max_enqueued_batches { value: 4 }
+num_batch_threads { value: 1 }
+"""
+
+EXPORT = """
+import keras, sys
+keras.utils.set_random_seed(0)
+keras.applications.MobileNetV2(weights=None).export(sys.argv[1] + "/1", verbose=False)
+print("exported")
+"""
+
+BARE = """
+import sys, time, numpy as np
+from packager_server import saved_model
+model = saved_model.load(sys.argv[1] + "/1")
+signature = model.signatures["serving_default"]
+(name,), outputs = signature.inputs, tuple(signature.outputs)
+shape = signature.inputs[name].shape[1:]
+best = 0
+for batch in (1, 2, 4, 8, 16, 32):
+    x = {name: np.random.default_rng(0).uniform(size=(batch, *shape)).astype(np.float32)}
+    model.run("serving_default", x, outputs)
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < float(sys.argv[2]) / 6:
+        model.run("serving_default", x, outputs)
+        count += batch
+    best = max(best, count / (time.perf_counter() - start))
+print(best)
+"""
+
+# Requests are serialized once: the client should cost little.
+GRPC = """
+import sys, time, threading, grpc, numpy as np, tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
+address, seconds, clients, name = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+shape = [int(n) for n in sys.argv[5].split(",")]
+request = predict_pb2.PredictRequest()
+request.model_spec.name = "m"
+x = np.random.default_rng(0).uniform(size=shape).astype(np.float32)
+request.inputs[name].CopyFrom(tf.make_tensor_proto(x))
+data = request.SerializeToString()
+call = grpc.insecure_channel(address).unary_unary("/tensorflow.serving.PredictionService/Predict")
+call(data, timeout=60)
+counts, end = [0] * clients, time.perf_counter() + seconds
+def client(index):
+    while time.perf_counter() < end:
+        call(data, timeout=60)
+        counts[index] += 1
+threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
+start = time.perf_counter()
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(sum(counts) / (time.perf_counter() - start))
+"""
+
+
+def python(code: str, *arguments: object) -> str:
+    """Runs a script in a child process; returns its last line."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()[-1]
+
+
+def ours(model: Path, grpc_port: int) -> Contender:
+    """Returns this server with another model and an open gRPC port."""
+    found = contenders()[0]
+    flags = [flag for flag in found.command if not flag.startswith(("--port", "--model_base"))]
+    return replace(found, command=(*flags, f"--port={grpc_port}", f"--model_base_path={model}"))
+
+
+def overload(seconds: int) -> None:
+    (WORK / "batching.txt").write_text(SMALL_QUEUE)
+    with running(contenders()[0]) as (url, _):
+        load(url, 64, 3)
+        peak = load(url, 64, seconds)
+        heavy = load(url, 512, seconds)
+    prepare()
+    answered = heavy.per_second - heavy.errors / seconds
+    print(
+        f"overload: {peak.per_second:.0f} req/s at 64 connections ({peak.errors} refused); at 512 "
+        f"{answered:.0f} answered and {heavy.errors / seconds:.0f} refused a second: "
+        f"{answered / (peak.per_second - peak.errors / seconds):.2f} of the peak"
+    )
+
+
+def grpc_digits(seconds: int) -> None:
+    with running(ours(MODEL, 9876)) as (url, _):
+        rest = load(url, 32, seconds)
+        rate = float(python(GRPC, "127.0.0.1:9876", seconds, 32, "image", "1,28,28,1"))
+    print(f"digits, 32 clients: gRPC {rate:.0f} req/s (Python client), REST {rest.per_second:.0f}")
+
+
+def bare_and_served(seconds: int) -> None:
+    if not (MOBILENET / "1").is_dir():
+        MOBILENET.mkdir(exist_ok=True)
+        python(EXPORT, MOBILENET)
+    bare = float(python(BARE, MOBILENET, 3 * seconds))
+    with running(replace(ours(MOBILENET, 9876), path="/v1/models/m", body=False)):
+        name = python(NAME, MOBILENET)
+        served = float(python(GRPC, "127.0.0.1:9876", 3 * seconds, 32, name, "1,224,224,3"))
+    print(
+        f"MobileNetV2: bare {bare:.1f} images/s at its best batch size, served over gRPC "
+        f"{served:.1f}: {served / bare:.2f}"
+    )
+
+
+NAME = """
+import sys
+from packager_server import saved_model
+print(*saved_model.load(sys.argv[1] + "/1").signatures["serving_default"].inputs)
+"""
+
+
+def main() -> None:
+    """Prints one line for each question."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=int, default=8)
+    parser.add_argument("--only", default="", help="overload, grpc_digits or bare_and_served")
+    arguments = parser.parse_args()
+    prepare()
+    for question in (overload, grpc_digits, bare_and_served):
+        if arguments.only in ("", question.__name__):
+            question(arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
