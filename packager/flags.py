@@ -41,6 +41,7 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags that say what the model is."""
     return {
         "source": model,
         "architecture": flags["architecture"],
