@@ -14,6 +14,7 @@ import click
 
 from packager import __version__
 from packager.errors import PackagerError
+from packager.flags import mapping, model_section
 
 if TYPE_CHECKING:
     from packager.config import Config
@@ -159,7 +160,7 @@ def inspect(model: str, **flags: Any) -> int:
     """Say what MODEL is and which artifacts can be made of it, without converting it."""
     from packager import config, inspection
 
-    given = config.from_flags({"model": _model_section(model, flags)})
+    given = config.from_flags({"model": model_section(model, flags)})
     reporter = _reporter({**flags, "quiet": True})
     found = inspection.inspect(given.model, reporter=reporter)
     if flags["as_json"]:
@@ -268,74 +269,12 @@ def _reporter(flags: dict[str, Any]) -> Reporter:
 def _config(model: str | None, flags: dict[str, Any]) -> Config:
     from packager import config
 
-    given = _mapping(model, flags)
+    given = mapping(model, flags)
     if flags["config_file"] is not None:
         return config.merge(config.load(Path(flags["config_file"])), given)
     if model is None:
         raise click.UsageError("name a model, or a --config file that does")
     return config.from_flags(given)
-
-
-_GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
-
-
-def _mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
-    """Arranges the flags as `package.yaml` does; None stands for a flag that was not given."""
-
-    def data(name: str) -> dict[str, Any]:
-        return {"source": flags[name], "limit": flags[f"{name}_limit"]}
-
-    version = flags["version"]
-    return {
-        "model": {
-            **_model_section(model, flags),
-            "input_shape": _input_shapes(flags["input_shape"]),
-        },
-        "name": flags["name"],
-        "version": int(version) if version and version.isdecimal() else version,
-        "output": flags["output"],
-        "task": flags["task"],
-        "threshold": flags["threshold"],
-        "labels": flags["labels"],
-        "preprocess": flags["preprocess"],
-        "calibration": data("calibration"),
-        "evaluation": data("evaluation"),
-        "targets": list(flags["only"]) or None,
-        "tfjs_weights": list(flags["tfjs_weights"]) or None,
-        "gates": {key: flags[key] for key in _GATES},
-        "fold": False if flags["no_fold"] else None,
-        "fused_layers": flags["fused_layers"] or None,
-        "verify": False if flags.get("no_verify") else None,
-        "force": flags.get("force") or None,
-    }
-
-
-def _model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "source": model,
-        "architecture": flags["architecture"],
-        "signature": flags["signature"],
-        "custom_objects": _list(flags["custom_objects"]),
-        "allow_unsafe_code": flags.get("allow_unsafe_code") or None,
-    }
-
-
-def _list(value: str | None) -> list[str] | None:
-    return None if value is None else value.split(",")
-
-
-def _input_shapes(given: tuple[str, ...]) -> dict[str, list[int]] | list[int] | None:
-    """Reads `1,60,36` (the only input) or `name=1,60,36`, repeated."""
-    shapes: dict[str, list[int]] = {}
-    for text in given:
-        name, _, sizes = text.rpartition("=")
-        try:
-            shapes[name] = [int(size) for size in sizes.split(",")]
-        except ValueError:
-            raise click.UsageError(
-                f"--input-shape: expected [NAME=]1,60,36, received {text!r}"
-            ) from None
-    return shapes.get("", shapes) or None if set(shapes) <= {""} else shapes
 
 
 class Interrupted(BaseException):

@@ -17,6 +17,7 @@ from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 from packager.user_code import load_function, load_objects
 
 _UNKNOWN = re.compile(r"(?:Could not locate (?:class|function)|Unknown \w+:?) ['\"]?([\w>.]+)")
+_OTHER_ARGUMENTS = re.compile(r"(\w+)\.__init__\(\) [^\n]*")
 _NOT_IN_SCOPE = re.compile(r"[^A-Za-z0-9_./:>-]+")
 _SUFFIX = {"keras3": ".keras", "keras_h5": ".h5"}
 
@@ -285,9 +286,11 @@ def _explain(source: str, error: Exception) -> ModelError:
             " known here",
             hint="name the module that defines it: --custom-objects package.module",
         )
-    if "__init__()" in str(error):
+    other = _OTHER_ARGUMENTS.search(str(error))
+    if other:
         return ModelError(
-            f"{source}: a class takes other arguments than the file holds: {brief(error)}",
+            f"{source}: the class {other[1]!r} does not take what the file holds for it:"
+            f" {other[0]}",
             hint="the class from --custom-objects takes other arguments than the file holds: give"
             " the version of it that the model was saved with, with get_config()",
         )

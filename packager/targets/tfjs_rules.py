@@ -25,7 +25,9 @@ from packager.targets.tfjs_parts import (
     as_tuple,
     custom,
     operator,
+    rescaling,
     reshape,
+    short,
 )
 from packager.targets.tfjs_preprocessing import PREPROCESSING_RULES
 from packager.targets.tfjs_recurrent import RECURRENT_RULES
@@ -302,6 +304,12 @@ def _up_sampling_2d(site: Site) -> Chain:
     return (custom("Resize", settings, outputs=[site.output.shape]),)
 
 
+def _layer_scale(site: Site) -> Chain:
+    """ConvNeXt's own layer: one factor per channel."""
+    (gamma,) = site.weights.values()
+    return (rescaling(short(gamma), 0.0),)
+
+
 def _masking(site: Site) -> Chain:
     return (operator("masking", TENSOR, site.config["mask_value"]),)
 
@@ -359,6 +367,7 @@ LAYER_RULES: dict[str, Rule] = {
     "UpSampling1D": _up_sampling_1d,
     "UpSampling2D": _up_sampling_2d,
     "UpSampling3D": _up_sampling_3d,
+    "LayerScale": _layer_scale,
     "Masking": _masking,
     "ReversibleEmbedding": _reversible_embedding,
 }

@@ -151,6 +151,13 @@ def row(name: str, classes: list[str], verdicts: dict[str, str]) -> str:
     return f"| {', '.join(classes)} | {name} | {' | '.join(cells)} |"
 
 
+def documented() -> dict[str, list[str]]:
+    """The cells of the table by case, in the order of `SUFFIXES`."""
+    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in lines[1:]]
+    return {cells[1]: cells[2:] for cells in rows}
+
+
 def main(folder: Path) -> None:
     """Writes the table."""
     classes = classes_of(folder)

@@ -16,7 +16,16 @@ from packager.loaders.keras2 import rewrite
 from packager.loaders.model_file import identify
 from packager.verify import rebuilt_check
 from tests.conftest import ROOT, loaded, packager
-from tests.loaders.keras2_verdicts import NOT_ALONE, TABLE, Judge, classes_of, close, row
+from tests.loaders.keras2_verdicts import (
+    NOT_ALONE,
+    SUFFIXES,
+    TABLE,
+    Judge,
+    classes_of,
+    close,
+    documented,
+    row,
+)
 
 pytestmark = [pytest.mark.tf, pytest.mark.node]
 
@@ -46,21 +55,14 @@ def judges():
         yield found
 
 
-def _documented():
-    """The rows of docs/keras2-layers.md by case: `.h5`, `.keras`, SavedModel."""
-    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("| ")]
-    rows = [line.strip("| ").split(" | ") for line in lines[1:]]
-    return {cells[1]: cells[2:] for cells in rows}
-
-
 def test_every_class_is_as_documented(small, judges):
     """Equal to tf-keras, or refused by name; `Judge` raises where it is neither."""
-    documented = _documented()
+    rows = documented()
     classes = classes_of(small)
-    assert set(documented) == set(classes)
+    assert set(rows) == set(classes)
     different = {}
-    for number, (name, cells) in enumerate(sorted(documented.items())):
-        for suffix, cell in zip((".h5", ".keras", ""), cells, strict=True):
+    for number, (name, cells) in enumerate(sorted(rows.items())):
+        for suffix, cell in zip(SUFFIXES, cells, strict=True):
             plain = suffix == ".keras" and cell == "rebuilt" and number % ARCHIVES
             if plain or not (small / f"{name}{suffix}").exists():
                 continue

@@ -184,5 +184,5 @@ def test_a_class_of_ones_own_with_another_signature(models, tmp_path, monkeypatc
             "open", "opening", source=models / "custom.keras", format="keras3",
             saved_by="keras 3", custom_objects=["other_signature"],
         )  # fmt: skip
-    assert "Doubling" in caught.value.message
+    assert "the class 'Doubling' does not take" in caught.value.message
     assert "other arguments than the file holds" in caught.value.hint
