@@ -61,7 +61,7 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
     )
     with (
         scratch("inspect") as work,
-        Child("packager.loaders.worker", verbose=reporter.verbose) as child,
+        Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as child,
     ):
         opened = opening.open_source(model, file, child, work, reporter)
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from packager.children import Child
+from packager.children import Child, Pending
 from packager.config import Model
 from packager.console import Reporter
 from packager.errors import ModelError, NoExactFormError, PackagerError
@@ -43,8 +43,7 @@ def open_source(
     if not found.is_keras2:
         with reporter.stage("open it in TensorFlow"):
             opened = _open(source, model, found.source, found.format, found)
-        for name in opened["left_out"]:
-            reporter.warn(f"the output {name!r} is text and is left out; --labels names classes")
+        _warn_of_text(opened, reporter)
         return opened
     with Child("packager.loaders.tf_keras_worker", verbose=reporter.verbose, temporary=work) as old:
         return open_keras2(model, found, source, old, work, reporter)
@@ -78,7 +77,7 @@ def open_keras2(
                     opened = _open(source, model, str(path), "keras_h5", found)
             detail.append("rebuilt for Keras 3")
     except NoExactFormError as error:
-        return _exported(error, model, found, source, old, work, reporter)
+        return _exported(error, reference, found, source, old, work, reporter)
     reference.result()
     with reporter.stage("compare it with tf-keras") as detail:
         detail.append(rebuilt_check.check(found.source, opened, source, old, work, reporter))
@@ -113,7 +112,7 @@ def _without_reference(model: Model, found: ModelFile, source: Child, reporter: 
 
 def _exported(
     reason: NoExactFormError,
-    model: Model,
+    reference: Pending,
     found: ModelFile,
     source: Child,
     old: Child,
@@ -122,6 +121,7 @@ def _exported(
 ) -> Opened:
     """Opens what tf-keras exports; the first error counts where tf-keras cannot open it either."""
     with reporter.stage("export it with tf-keras") as detail, _instead_of(reason):
+        reference.result()
         folder = work / "tf-keras-export"
         ends = old.call("export", "exporting the Keras 2 model with tf-keras", folder=folder)
         detail.append("no exact form in Keras 3")
@@ -129,18 +129,22 @@ def _exported(
         f"{reason.message}. tf-keras exported the model instead: there are no Keras layers to"
         " describe, so it gets no tfjs/layers"
     )
-    return {
-        **source.call(
-            "open",
-            "opening what tf-keras exported",
-            keep=True,
-            source=folder,
-            format="saved_model",
-            saved_by=found.saved_by,
-            ends=ends,
-        ),
-        "saved_by": found.saved_by,
-    }
+    opened: Opened = source.call(
+        "open",
+        "opening what tf-keras exported",
+        keep=True,
+        source=folder,
+        format="saved_model",
+        saved_by=found.saved_by,
+        ends=ends,
+    )
+    _warn_of_text(opened, reporter)
+    return opened
+
+
+def _warn_of_text(opened: Opened, reporter: Reporter) -> None:
+    for name in opened["left_out"]:
+        reporter.warn(f"the output {name!r} is text and is left out; --labels names classes")
 
 
 @contextlib.contextmanager

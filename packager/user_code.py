@@ -11,6 +11,8 @@ from typing import Any
 
 from packager.errors import UsageError, brief
 
+_LIBRARIES = ("keras", "tf_keras", "tensorflow")
+
 
 def load_module(name: str, error: type[UsageError]) -> ModuleType:
     """Imports a module from the working folder or Python's path.
@@ -28,8 +30,8 @@ def load_module(name: str, error: type[UsageError]) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    # The module is the user's code: it may raise anything.
-    except Exception as failure:
+    # The module is the user's code: it may raise anything, and leave.
+    except (Exception, SystemExit) as failure:
         raise error(
             f"the module {name!r} cannot be imported: {brief(failure)}",
             hint="run packager in the folder that holds it, or set PYTHONPATH",
@@ -51,9 +53,14 @@ def load_function(spec: str, error: type[UsageError]) -> Callable[[], Any]:
 
 
 def load_objects(modules: Sequence[str], error: type[UsageError]) -> dict[str, Any]:
-    """Imports modules and returns their public classes and functions by name."""
+    """Imports modules and returns their public classes and functions by name.
+
+    What they import from Keras or TensorFlow is not their own.
+    """
     objects: dict[str, Any] = {}
     for name in modules:
-        found = vars(load_module(name, error))
-        objects.update({k: v for k, v in found.items() if callable(v) and not k.startswith("_")})
+        for key, value in vars(load_module(name, error)).items():
+            home = str(getattr(value, "__module__", "")).partition(".")[0]
+            if callable(value) and not key.startswith("_") and home not in _LIBRARIES:
+                objects[key] = value
     return objects

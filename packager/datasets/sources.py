@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ def read_npz(path: Path) -> dict[str, Array]:
         with zipfile.ZipFile(path) as archive:
             members = [name for name in archive.namelist() if name.endswith(".npy")]
             return {name[:-4]: _unpack(archive, name, path) for name in members}
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be read as an .npz file: {error}") from error
 
 
@@ -263,8 +264,8 @@ def call_function(spec: str, names: list[str], limit: int) -> tuple[ArraySource,
 def _called(function: Callable[[], Iterable[Any]], spec: str) -> Iterable[Any]:
     try:
         yield from function()
-    # This is the user's code: it may raise anything.
-    except Exception as error:
+    # This is the user's code: it may raise anything, and leave.
+    except (Exception, SystemExit) as error:
         raise DataError(f"{spec}: failed: {type(error).__name__}: {error}") from error
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,7 +159,7 @@ def _identify_archive(path: Path, size: int) -> ModelFile:
             config = _read_member(archive, "config.json")
             if archive.testzip() is not None:
                 raise damaged
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, RecursionError):
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError):
         raise damaged from None
     version = str(metadata.get("keras_version", "unknown"))
     kind = "keras2_archive" if version.startswith("2") else "keras3"

@@ -57,4 +57,6 @@ def _steps(layer: Any) -> int:
     """The number of steps; 1 where only --input-shape tells."""
     with contextlib.suppress(AttributeError, ValueError):
         return int(layer.input.shape[1] or 1)
-    return 1
+    # Inside Bidirectional: what it was built with.
+    shape = next(iter((getattr(layer, "_build_shapes_dict", None) or {}).values()), None)
+    return int(shape[1] or 1) if shape else 1

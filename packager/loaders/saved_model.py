@@ -48,7 +48,7 @@ def open_folder(
         outputs = _ends(_in_order(source, found), layer_names.of_outputs(function), "output")
     else:
         inputs = _known_ends(given, ends["inputs"])
-        outputs = _known_ends(found, ends["outputs"])
+        outputs = _known_ends(found, [pair for pair in ends["outputs"] if pair[0] in found])
     _refuse_fixed_batch(source, inputs)
     check_weights(list(function.variables), source)
 
@@ -99,6 +99,11 @@ def _number(name: str) -> tuple[str, int, str]:
 
 def _refuse_fixed_batch(source: str, inputs: dict[str, End]) -> None:
     for end in inputs.values():
+        if not end.shape:
+            raise ModelError(
+                f"{source}: the input {end.name!r} is a single value for all samples",
+                hint="export a signature that sets it inside",
+            )
         if end.fixed_batch and end.shape[0] != 1:
             raise ModelError(
                 f"{source}: the input {end.name!r} takes exactly {end.shape[0]} samples at once",

@@ -51,7 +51,9 @@ def without_variables(source: str, folder: Path) -> str:
 def _freeze(source: str, meta: Any) -> None:
     """Replaces the variables of a meta graph, and drops what saves and restores them."""
     nodes = {node.name: node for node in meta.graph_def.node}
-    ends = [_node(t.name) for s in meta.signature_def.values() for t in s.outputs.values()]
+    signatures = [s for s in meta.signature_def.values() if s.outputs]
+    # An input that no output reads is part of the signature, too.
+    ends = [_node(t.name) for s in signatures for t in (*s.outputs.values(), *s.inputs.values())]
     tables = list(meta.collection_def["table_initializer"].node_list.value)
     assets = list(meta.collection_def["asset_filepaths"].node_list.value)
     needed = _needed(nodes, [*ends, *map(_node, tables), *map(_node, assets)])

@@ -215,8 +215,9 @@ def _run(source: str, model: Any) -> tuple[list[Any], list[Any]]:
 
     free = any(None in tensor.shape[1:] for tensor in model.inputs)
     failure: Exception | None = None
-    for size in _FREE_SIZES if free else (0,):
-        arrays = _inputs(model, size)
+    ways = [(size, whole) for whole in (False, True) for size in (_FREE_SIZES if free else (0,))]
+    for size, whole in ways:
+        arrays = _inputs(model, size, whole)
         try:
             results = model(arrays if len(arrays) > 1 else arrays[0], training=False)
             return arrays, [np.asarray(value) for value in tf.nest.flatten(results)]
@@ -228,11 +229,12 @@ def _run(source: str, model: Any) -> tuple[list[Any], list[Any]]:
     )
 
 
-def _inputs(model: Any, free_size: int) -> list[Any]:
+def _inputs(model: Any, free_size: int, whole: bool) -> list[Any]:
     """Real numbers are uniform in 0..1 in every other sample and normally distributed in the rest.
 
     Later samples are smaller, down to a thirtieth: a saturated sigmoid hides what is before it.
-    Whole numbers are indices that every Embedding of the model has.
+    Whole numbers are indices that every Embedding of the model has; `whole` makes all inputs such,
+    for an Embedding inside a nested model.
     """
     random = np.random.default_rng(_SEED)
     tables = [layer for layer in model._flatten_layers() if type(layer).__name__ == "Embedding"]
@@ -248,7 +250,7 @@ def _inputs(model: Any, free_size: int) -> list[Any]:
         values[::2] = random.random(values[::2].shape)
         steps = np.arange(len(values)) // 2
         values *= 10.0 ** -(steps / 2).reshape(-1, *(1,) * (values.ndim - 1))
-        if not tensor.dtype.is_floating or tensor.name in indices:
+        if whole or not tensor.dtype.is_floating or tensor.name in indices:
             values = random.integers(0, rows, shape)
         arrays.append(values.astype(tensor.dtype.as_numpy_dtype))
     return arrays

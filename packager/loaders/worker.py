@@ -135,15 +135,16 @@ class Worker:
     def predict_nudged(self, inputs: str, outputs: str) -> int:
         """Runs the model on inputs of which each real number is moved to a neighbouring float32.
 
-        What changes is the least that another order of the same additions may change, too.
+        What changes is the least that another order of the same additions may change, too. Whole
+        numbers stay: they may be indices. The others move towards zero, where no function ends.
         """
         random = np.random.default_rng(0)
         with tempfile.TemporaryDirectory() as folder:
             for end in self.opened.inputs:
                 values = np.load(Path(inputs) / f"{end.name}.npy")
                 if values.dtype.kind == "f":
-                    away = np.where(random.random(values.shape) < 0.5, -np.inf, np.inf)
-                    values = np.nextafter(values, away.astype(values.dtype))
+                    moved = (random.random(values.shape) < 0.5) & (values != np.round(values))
+                    values = np.where(moved, np.nextafter(values, np.zeros_like(values)), values)
                 np.save(Path(folder) / f"{end.name}.npy", values)
             return self.predict(folder, outputs)
 

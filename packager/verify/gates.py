@@ -21,6 +21,10 @@ _EXACT_MODES = {
 ROUNDING_FACTOR = 8
 # Weights in float16 are off by up to 2**12 of the steps that the inputs are moved by.
 _FLOAT16_ROUNDING = 2**11
+# A model that enlarges rounding beyond these shares of its range makes a step of it somewhere,
+# and says nothing about rounding any more.
+LARGEST_SHARE = 1e-3
+_LARGEST_FLOAT16_SHARE = 0.15
 # A drop of 0.991 - 0.981 is a little above 0.01 in floats. Two shares of N counts differ by at
 # least 1 / N, far more than this; half a sample would let 1 of 50 pass a limit of 1 point.
 _ROUNDING = 1e-9
@@ -80,7 +84,10 @@ def _diff_limit(given: float | None, mode: str, rounding: float) -> float | None
     limit = max(given, _EXACT_MODES[mode])
     if given != GateLimits().max_abs_diff:
         return limit
-    return max(limit, rounding * (_FLOAT16_ROUNDING if mode == "float16" else ROUNDING_FACTOR))
+    factor, most = ROUNDING_FACTOR, LARGEST_SHARE
+    if mode == "float16":
+        factor, most = _FLOAT16_ROUNDING, _LARGEST_FLOAT16_SHARE
+    return max(limit, min(factor * rounding, most))
 
 
 def _upper(

@@ -11,7 +11,7 @@ import numpy as np
 
 from packager.bundle import GOLDEN, Artifact, InputSpec, OutputSpec, write_json
 from packager.errors import PackagerError
-from packager.verify.gates import ROUNDING_FACTOR
+from packager.verify.gates import LARGEST_SHARE, ROUNDING_FACTOR
 
 Array = np.ndarray[Any, Any]
 
@@ -135,7 +135,8 @@ def tolerances(
             found[spec.name] = spread[spec.name] / 255 * 1.001
         else:
             share = _FLOAT_TOLERANCE.get(mode, _DEFAULT_FLOAT_TOLERANCE)
-            found[spec.name] = max(spread[spec.name] * share, ROUNDING_FACTOR * rounding[spec.name])
+            widened = min(ROUNDING_FACTOR * rounding[spec.name], LARGEST_SHARE * spread[spec.name])
+            found[spec.name] = max(spread[spec.name] * share, widened)
     return found
 
 

@@ -433,6 +433,37 @@ def test_module_that_cannot_be_imported():
         opened("no_such_module_here:f")
 
 
+def test_code_that_leaves_does_not_end_the_build(tmp_path, monkeypatch):
+    (tmp_path / "leaving.py").write_text("import sys\n\nsys.exit(0)\n")
+    (tmp_path / "leaves_later.py").write_text("import sys\n\n\ndef f():\n    sys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match="'leaving' cannot be imported: SystemExit"):
+        opened("leaving:f")
+    with pytest.raises(DataError, match="failed: SystemExit"):
+        opened("leaves_later:f")
+
+
+def test_a_flipped_byte_in_a_compressed_npz(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(50, 28, 28, 1)))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"x\.npz"):
+        opened(path)
+
+
+def test_classes_that_a_module_imports_from_keras_are_not_its_own(tmp_path, monkeypatch):
+    from packager.user_code import load_objects
+
+    (tmp_path / "own_layers.py").write_text(
+        "Dense = type('Dense', (), {'__module__': 'keras.src.layers.core.dense'})\n\n\n"
+        "class Own(Dense):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(load_objects(["own_layers"], DataError)) == {"Own"}
+
+
 def text_input(shape=(None,)):
     return [{"name": "word", "shape": list(shape), "dtype": "string"}]
 

@@ -152,7 +152,12 @@ def recurrent_with_other_weights():
 
 def long():
     x = keras.Input((2000, 2), name="x")
-    return keras.Model(x, layers.SimpleRNN(2, name="slow")(x))
+    return keras.Model(x, layers.Bidirectional(layers.SimpleRNN(2, name="slow"))(x))
+
+
+def floored():
+    x = keras.Input((6,), name="x")
+    return keras.Model(x, keras.ops.floor(x))
 
 
 def channels_first():

@@ -70,6 +70,8 @@ def tf1(folder: Path) -> None:
         logits = tf.matmul(hidden, weights)
         scores = tf.nn.softmax(logits)
         classes = tf.tile(tf.constant([["a", "b", "c"]]), [tf.shape(scores)[0], 1])
+        unused = v1.placeholder(tf.float32, [None, 1], name="unused")
+        rate = v1.placeholder(tf.float32, [], name="rate")
         session.run([v1.global_variables_initializer(), v1.tables_initializer()])
         builder = v1.saved_model.Builder(str(folder / "tf1"))
         builder.add_meta_graph_and_variables(
@@ -78,6 +80,12 @@ def tf1(folder: Path) -> None:
             signature_def_map={
                 "serving_default": v1.saved_model.classification_signature_def(
                     serialised, classes, scores
+                ),
+                "unused": v1.saved_model.predict_signature_def(
+                    {"word": word, "size": size, "unused": unused}, {"logits": logits}
+                ),
+                "scalar": v1.saved_model.predict_signature_def(
+                    {"word": word, "size": size, "rate": rate}, {"logits": logits * rate}
                 ),
                 "predict": v1.saved_model.predict_signature_def(
                     {"word": word, "size": size}, {"probabilities": scores, "logits": logits}

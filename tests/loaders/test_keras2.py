@@ -109,6 +109,27 @@ def open_and_run(opener, path, given, folder):
     return opened, [np.load(folder / "out" / f"{end['name']}.npy") for end in opened["outputs"]]
 
 
+def test_an_unknown_class_is_named_with_the_way_out(small, judges, tmp_path):
+    """Neither Keras opens it; the first error says what to do."""
+    import h5py
+
+    shutil.copyfile(small / "dense.h5", tmp_path / "own.h5")
+    with h5py.File(tmp_path / "own.h5", "r+") as file:
+        text = file.attrs["model_config"]
+        file.attrs["model_config"] = text.replace('"class_name": "Dense"', '"class_name": "Own"')
+    model = Model(source=str(tmp_path / "own.h5"))
+    with scratch("own") as work, pytest.raises(ModelError, match="is a Own, which") as caught:
+        opening.open_keras2(
+            model, identify(model.source), judges.source, judges.old, work, Reporter(quiet=True)
+        )
+    assert "--custom-objects" in caught.value.hint
+
+
+def test_an_embedding_inside_a_nested_model_gets_indices(small, judges):
+    found = judges.verdict(small / "nested_embedding.h5")
+    assert found == "rebuilt"
+
+
 def test_hard_sigmoid_is_that_of_keras_2(small, opener):
     with loaded(small / "activation_hard_sigmoid.npz") as stored, scratch("small") as folder:
         _, (ours,) = open_and_run(opener, small / "activation_hard_sigmoid.h5", stored, folder)

@@ -103,6 +103,18 @@ def test_a_graph_that_cannot_be_trusted_is_refused(child, tmp_path, name, kind, 
     assert caught.value.hint
 
 
+def test_nudging_moves_real_numbers_and_leaves_whole_ones(child, tmp_path):
+    """A whole number may be an index; a step of the model is no rounding."""
+    opened = open_model(child, "floored")
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    np.save(tmp_path / "in" / f"{opened['inputs'][0]['name']}.npy", x)
+    child.call("predict_nudged", "nudging", inputs=tmp_path / "in", outputs=tmp_path / "out")
+    name = opened["outputs"][0]["name"]
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{name}.npy"), x)
+
+
 def test_a_stateful_layer_is_refused_by_name(child):
     with pytest.raises(ModelError, match=r"'y' \(LSTM\) is stateful"):
         open_model(child, "stateful")
@@ -153,7 +165,7 @@ def test_what_keras_unrolls_wrong_gets_no_integers(child, tmp_path):
 
 def test_too_many_steps_are_not_unrolled(child, tmp_path):
     open_model(child, "long")
-    with pytest.raises(UnsupportedError, match=r"take 2000 steps.*'slow'"):
+    with pytest.raises(UnsupportedError, match=r"take 4000 steps.*'forward_slow'"):
         child.call("convert_unrolled", "unrolling", path=tmp_path / "x.tflite", input_shapes={})
 
 

@@ -77,6 +77,11 @@ def test_variables_of_tensorflow_1_and_tables_are_kept(made, child, tmp_path):
         child.call("convert_tflite", "converting", path=tmp_path / "x.tflite", input_shapes={})
 
 
+def test_an_input_that_no_output_reads_stays_an_input(made, child):
+    opened = open_model(child, made / "tf1", signature="unused")
+    assert [e["name"] for e in opened["inputs"]] == ["size", "unused", "word"]
+
+
 def test_a_bundle_of_an_estimator(made, tmp_path):
     """Served from text that only evaluation data can give; its text output is left out."""
     with loaded(made / "tf1.npz") as stored:
@@ -138,6 +143,10 @@ def test_a_signature_that_counts_its_calls_is_refused(shared, child):
 
 def test_signatures(made, child):
     refused(child, made / "tf1", "no signature 'predcit'", "predict", signature="predcit")
+
+
+def test_a_single_value_as_input(made, child):
+    refused(child, made / "tf1", "'rate' is a single value", signature="scalar")
 
 
 @pytest.mark.parametrize("name", ["keras3", "tf1"])

@@ -69,6 +69,10 @@ def test_a_model_that_enlarges_rounding_may_differ_by_that_much():
         # What the user sets holds.
         (1e-5, 2e-5): ("failed", 2e-5),
     }
+    step = gates.check(
+        "float32", 10, {"range_diff": 0.01}, GateLimits(), synthetic=False, rounding=0.3
+    )
+    assert (step.status, step.checks[2].limit) == ("failed", gates.LARGEST_SHARE)
     found = {"range_diff": 0.08}
     for rounding, status in ((7e-5, "passed"), (1e-6, "failed")):
         gate = gates.check("float16", 10, found, GateLimits(), synthetic=False, rounding=rounding)
