@@ -170,7 +170,7 @@ def test_a_saved_model_of_keras_gets_real_names_and_its_activation(models, tmp_p
     assert ran.code == 0, ran.err
     manifest = manifest_of(ran)
     assert [i.name for i in manifest.inputs] == ["image"]
-    assert [o.name for o in manifest.outputs] == ["output"]
+    assert [o.name for o in manifest.outputs] == ["answer"]
     assert manifest.task == "classification"
 
 
