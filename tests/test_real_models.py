@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from packager import bundle
+from packager.children import Child
 from tests.conftest import ROOT, loaded, packager
 
 pytestmark = [pytest.mark.tf, pytest.mark.node]
@@ -165,25 +166,26 @@ def run_tflite(file, inputs, folder):
     return {path.stem: np.load(path) for path in (folder / "out").iterdir()}
 
 
-def run_saved_model(folder, inputs, work):
-    """Runs a bundle with the shipped server's engine."""
-    given = work / "in"
-    given.mkdir(parents=True)
-    for name, value in inputs.items():
-        np.save(given / f"{name}.npy", value)
-    program = [sys.executable, "-m", "packager_server.engine", "run", folder]
-    done = subprocess.run(
-        [*program, "--inputs", given, "--outputs", work / "out"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT / "server",
+@pytest.fixture(scope="module")
+def tensorflow():
+    """One process for all SavedModels; each build has run its own in the server's engine."""
+    with Child("packager.loaders.worker") as child:
+        yield child
+
+
+def run_saved_model(tensorflow, folder, inputs, work):
+    opened = tensorflow.call(
+        "open", "opening", source=folder, format="saved_model", saved_by="packager"
     )
-    assert done.returncode == 0, done.stderr
+    for name in ("in", "out"):
+        (work / name).mkdir(parents=True)
+    for end, value in zip(opened["inputs"], inputs.values(), strict=True):
+        np.save(work / "in" / f"{end['name']}.npy", value)
+    tensorflow.call("predict", "running", inputs=work / "in", outputs=work / "out")
     return {path.stem: np.load(path) for path in (work / "out").iterdir()}
 
 
-def test_a_real_model_equals_numpy_code_that_never_saw_tensorflow(built, tmp_path):
+def test_a_real_model_equals_numpy_code_that_never_saw_tensorflow(built, tensorflow, tmp_path):
     """golden_numpy.npz was computed without TensorFlow."""
     manifest = bundle.read_manifest(built.folder)
     assert manifest.source.saved_by == built.real.saved_by
@@ -192,7 +194,7 @@ def test_a_real_model_equals_numpy_code_that_never_saw_tensorflow(built, tmp_pat
         return
     inputs = {manifest.inputs[0].name: built.inputs}
     main = manifest.outputs[0].name
-    served = run_saved_model(built.folder, inputs, tmp_path / "server")[main]
+    served = run_saved_model(tensorflow, built.folder, inputs, tmp_path / "server")[main]
     assert served.shape == built.expected.shape
     assert np.abs(served - built.expected).max() <= 1e-5
     for artifact, limit in (("tflite/float32", 1e-5), ("tflite/float16", built.real.float16)):
@@ -239,13 +241,13 @@ def test_the_order_of_samples_changes_nothing_in_a_recurrent_model(built, tmp_pa
             np.testing.assert_array_equal(backwards[output][::-1], values)
 
 
-def test_real_audio_gives_what_its_publisher_says(built, shared, tmp_path):
+def test_real_audio_gives_what_its_publisher_says(built, shared, tensorflow, tmp_path):
     if built.name != "basic_pitch":
         return
     manifest = bundle.read_manifest(built.folder)
     assert [o.name for o in manifest.outputs] == ["contour", "note", "onset"]
     inputs = {manifest.inputs[0].name: built.inputs}
-    served = run_saved_model(built.folder, inputs, tmp_path / "server")
+    served = run_saved_model(tensorflow, built.folder, inputs, tmp_path / "server")
     with loaded(shared / "models/basic_pitch/golden_publisher.npz") as stored:
         rows = stored["rows"]
     with loaded(shared / "data/vocadito/vocadito_10_model_output.npz") as expected:

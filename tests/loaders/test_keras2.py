@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.tf, pytest.mark.node]
 
 # Saving a SavedModel takes tf-keras a second or more: the soak test has all of them.
 EXPORTED = ("two_ends", "lstm_masked", "dropout_in_use", "lstm_stateful", "string_lookup", "nested")
-# So does opening both files of each: here every third archive, and what is not simply rebuilt.
-ARCHIVES = 3
+# So does opening both files of each: here every ninth archive, and what is not simply rebuilt.
+ARCHIVES = 9
 
 
 @pytest.fixture(scope="session")
