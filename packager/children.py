@@ -109,11 +109,10 @@ class Child:
     def again(self) -> Child:
         """Starts another child of the same kind that has been asked what this one must keep."""
         child = Child(self._module, verbose=self._verbose, temporary=self._temporary)
-        for request in self._requests:
-            if request.keep:
-                child._requests.append(request)
-                child._send(request.text)
-                child.receive(len(child._requests) - 1)
+        for request in self._to_tell_again():
+            child._requests.append(request)
+            child._send(request.text)
+            child.receive(len(child._requests) - 1)
         return child
 
     def receive(self, number: int) -> Any:
@@ -192,11 +191,15 @@ class Child:
         done = len(self._answers) + 1
         self.close(at_once=True)
         self._start()
-        answered = zip(self._requests[: done - 1], self._answers, strict=True)
-        known = [request for request, answer in answered if request.keep and "error" not in answer]
+        known = self._to_tell_again()
         self._replayed = len(known)
         for request in (*known, *self._requests[done:]):
             self._send(request.text)
+
+    def _to_tell_again(self) -> list[_Request]:
+        """What another process must know: the answered requests marked `keep` that did not fail."""
+        answered = zip(self._requests, self._answers, strict=False)
+        return [request for request, answer in answered if request.keep and "error" not in answer]
 
     def _log_tail(self) -> str:
         self._log.seek(0)

@@ -5,7 +5,8 @@
     │   ├── ConfigError                  package.yaml or a flag
     │   ├── DataError                    calibration, evaluation or label data
     │   └── ModelError                   the model file cannot be opened or is refused
-    │       └── NoExactFormError         Keras 3 has no exact form of something in a Keras 2 model
+    │       ├── NoExactFormError         Keras 3 has no exact form of something in a Keras 2 model
+    │       └── NoReferenceError         tf-keras cannot open a Keras 2 model
     ├── ConversionError          exit 1  an artifact could not be made
     │   ├── UnsupportedError             a layer or op has no exact form in the target
     │   └── ChildCrashed                 the child process died
@@ -62,6 +63,10 @@ class ModelError(UsageError):
 
 class NoExactFormError(ModelError):
     """Something in a Keras 2 model has no exact form in Keras 3; tf-keras may still run it."""
+
+
+class NoReferenceError(ModelError):
+    """tf-keras cannot open a Keras 2 model, so nothing says what it computes."""
 
 
 class ConversionError(PackagerError):

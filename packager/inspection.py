@@ -14,7 +14,7 @@ from packager.console import Reporter, human_size
 from packager.errors import UnsupportedError
 from packager.loaders import layer_graph
 from packager.loaders.layer_graph import LayerGraph
-from packager.loaders.model_file import ModelFile, identify
+from packager.loaders.model_file import ModelFile
 from packager.targets import TARGETS, tfjs_layers
 
 
@@ -54,11 +54,7 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
     Raises:
         ModelError: It cannot be opened, and why.
     """
-    file = identify(
-        model.source,
-        architecture=model.architecture,
-        allow_unsafe_code=model.allow_unsafe_code,
-    )
+    file = opening.recognise(model)
     with (
         scratch("inspect") as work,
         Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as child,

@@ -14,11 +14,20 @@ from typing import Any
 from packager.children import Child, Pending
 from packager.config import Model
 from packager.console import Reporter
-from packager.errors import ModelError, NoExactFormError, PackagerError
-from packager.loaders.model_file import ModelFile
+from packager.errors import NoExactFormError, NoReferenceError, PackagerError
+from packager.loaders.model_file import ModelFile, identify
 from packager.verify import rebuilt_check
 
 Opened = dict[str, Any]
+
+
+def recognise(model: Model) -> ModelFile:
+    """Recognises the model by its content; see `identify`."""
+    return identify(
+        model.source,
+        architecture=model.architecture,
+        allow_unsafe_code=model.allow_unsafe_code,
+    )
 
 
 def open_source(
@@ -120,8 +129,11 @@ def _exported(
     reporter: Reporter,
 ) -> Opened:
     """Opens what tf-keras exports; the first error counts where tf-keras cannot open it either."""
-    with reporter.stage("export it with tf-keras") as detail, _instead_of(reason):
-        reference.result()
+    with reporter.stage("export it with tf-keras") as detail:
+        try:
+            reference.result()
+        except NoReferenceError as error:
+            raise reason from error
         folder = work / "tf-keras-export"
         ends = old.call("export", "exporting the Keras 2 model with tf-keras", folder=folder)
         detail.append("no exact form in Keras 3")
@@ -155,13 +167,3 @@ def _naming(source: str, path: Path) -> Iterator[None]:
     except PackagerError as error:
         message = error.message.replace(str(path), source)
         raise type(error)(message, hint=error.hint) from error
-
-
-@contextlib.contextmanager
-def _instead_of(reason: NoExactFormError) -> Iterator[None]:
-    try:
-        yield
-    except ModelError as error:
-        if "cannot open it" in error.message:
-            raise reason from error
-        raise

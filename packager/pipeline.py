@@ -30,7 +30,7 @@ from packager.job import Failure, Job, remove
 from packager.labels import check_distinct, check_labels, read_labels
 from packager.loaders import keras_file
 from packager.loaders.layer_graph import LayerGraph
-from packager.loaders.model_file import ModelFile, identify
+from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
 from packager.samples import Samples
 from packager.targets import TARGETS, Selection, select, tfjs, tfjs_layers
@@ -77,11 +77,7 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     """
     selection = select(config.targets, calibrated=config.calibration is not None)
     with reporter.stage("recognise the model") as detail:
-        found = identify(
-            config.model.source,
-            architecture=config.model.architecture,
-            allow_unsafe_code=config.model.allow_unsafe_code,
-        )
+        found = opening.recognise(config.model)
         detail.append(f"{found.format}, {found.saved_by}, {human_size(found.size_bytes)}")
     base = Path(config.output) / (config.name or found.name)
     version = None if config.version == "next" else config.version

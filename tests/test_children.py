@@ -61,6 +61,9 @@ def test_what_failed_is_not_told_again():
         with pytest.raises(ChildCrashed):
             child.call("segfault", "crashing", keep=True)
         assert child.call("add", "adding", a=1, b=1) == 2
+        child.call("remember", "remembering", keep=True, value=41)
+        with child.again() as other:
+            assert other.call("recall", "recalling") == 41
 
 
 def test_a_child_that_cannot_start_again_does_not_hang(tmp_path):

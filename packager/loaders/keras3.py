@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError, brief
-from packager.loaders import keras2, keras_graph, names
+from packager.loaders import keras2, keras_graph, names, recurrent
 from packager.loaders.model_file import FUNCTION, weights_link
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 from packager.user_code import load_function, load_objects
@@ -126,7 +126,7 @@ def open_model(model: Any, source: str, file_format: str, saved_by: str) -> Open
         raise ModelError(f"{source}: the model is empty: it has no layers")
     check_weights(model.variables, source)
     _refuse_channels_first(model, source)
-    _refuse_stateful(model, source)
+    recurrent.refuse_stateful(model, source)
     inputs = _ends(model.inputs, "input")
     outputs = _ends(model.outputs, "output")
     _make_scopes(model)
@@ -146,18 +146,6 @@ def _compute_in_float32(model: Any) -> None:
     for layer in model._flatten_layers():
         if layer.dtype_policy.compute_dtype in ("float16", "bfloat16"):
             layer.dtype_policy = "float32"
-
-
-def _refuse_stateful(model: Any, source: str) -> None:
-    import keras
-
-    for layer in model._flatten_layers(include_self=False):
-        if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise ModelError(
-                f"{source}: the layer {layer.name!r} ({type(layer).__name__}) is stateful: its"
-                " answer depends on the calls before it",
-                hint="build the model with stateful=False and load the weights into it",
-            )
 
 
 def _refuse_channels_first(model: Any, source: str) -> None:
@@ -193,8 +181,7 @@ def _make_scopes(model: Any) -> None:
 
 
 def _input_structure(model: Any) -> Any:
-    functional = getattr(model, "_functional", None) or model
-    return functional._inputs_struct
+    return keras_graph.functional_of(model)._inputs_struct
 
 
 def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:

@@ -25,6 +25,11 @@ def is_graph(model: Any) -> bool:
     return isinstance(model, functional)
 
 
+def functional_of(model: Any) -> Any:
+    """The functional model that a Sequential one keeps; any other model is itself."""
+    return getattr(model, "_functional", None) or model
+
+
 def layer_graph(model: Any) -> LayerGraph:
     """Describes a Sequential or functional model.
 
@@ -76,7 +81,7 @@ def _from_zero(ref: TensorRef, by_name: dict[str, Any]) -> TensorRef:
 def _layer(layer: Any, described: dict[str, Any], specs: Specs) -> Layer:
     nested = hasattr(layer, "layers") and is_graph(layer)
     name = described["name"]
-    if nested and has_masked_outputs(getattr(layer, "_functional", layer)):
+    if nested and has_masked_outputs(functional_of(layer)):
         described["inbound_nodes"] = [
             {**node, "kwargs": {**node["kwargs"], "mask": "of its outputs"}}
             for node in described["inbound_nodes"]

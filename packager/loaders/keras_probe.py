@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from packager.loaders.keras_graph import functional_of
+
 Arrays = dict[str, Any]
 _SCORES = ("softmax", "sigmoid")
 
@@ -18,7 +20,7 @@ def layer_outputs(model: Any, inputs: list[Any], names: list[str]) -> Arrays:
         inputs: Arrays, in the order of its inputs.
         names: Layers or operators of the model itself, not of models inside it.
     """
-    functional = _functional(model)
+    functional = functional_of(model)
     by_name = {operation.name: operation for operation in functional.operations}
     tensors = {
         name: _node(by_name[name], functional).output_tensors[0]
@@ -36,7 +38,7 @@ def logits(model: Any, inputs: list[Any], outputs: list[str]) -> Arrays:
         inputs: Arrays, in the order of its inputs.
         outputs: The outputs' names, in the model's order.
     """
-    functional = _functional(model)
+    functional = functional_of(model)
     tensors, ends = {}, []
     for name, tensor in zip(outputs, functional.outputs, strict=True):
         operation = tensor._keras_history.operation
@@ -68,10 +70,6 @@ def _linear(layers: list[Any]) -> Iterator[None]:
     finally:
         for layer, activation in zip(layers, kept, strict=True):
             layer.activation = activation
-
-
-def _functional(model: Any) -> Any:
-    return getattr(model, "_functional", None) or model
 
 
 def _node(operation: Any, functional: Any) -> Any:

@@ -6,10 +6,25 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from packager.errors import UnsupportedError
+from packager.errors import ModelError, UnsupportedError
 
 # Beyond that a graph of single steps takes minutes to convert and is slow to load.
 MAX_STEPS = 1024
+
+
+def refuse_stateful(model: Any, source: str) -> None:
+    """Refuses a model of either Keras whose answer depends on the calls before it.
+
+    Raises:
+        ModelError: Names the layer.
+    """
+    for layer in model._flatten_layers(include_self=False):
+        if getattr(layer, "stateful", False) and hasattr(layer, "cell"):
+            raise ModelError(
+                f"{source}: the layer {layer.name!r} ({type(layer).__name__}) is stateful: its"
+                " answer depends on the calls before it",
+                hint="build the model with stateful=False and load the weights into it",
+            )
 
 
 @contextlib.contextmanager

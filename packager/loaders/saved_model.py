@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +70,8 @@ def open_folder(
 def _load(source: str) -> Any:
     import tensorflow as tf
 
-    # Assets of the copy are read again when the model is saved, so the folder stays.
-    folder = Path(tempfile.mkdtemp()) / "constants"
     try:
-        return tf.saved_model.load(tf1.without_variables(source, folder))
+        return tf.saved_model.load(tf1.without_variables(source))
     except ModelError:
         raise
     except Exception as error:

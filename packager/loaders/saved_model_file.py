@@ -15,6 +15,8 @@ from typing import Any
 
 # SavedModel.meta_graphs -> MetaGraphDef.meta_info_def -> tensorflow_version
 _TENSORFLOW_VERSION = (2, 1, 5)
+# SavedModel.meta_graphs -> MetaGraphDef.object_graph_def
+_OBJECTS = (2, 7)
 # SavedModel.meta_graphs -> MetaGraphDef.object_graph_def -> nodes -> user_object -> metadata
 _OBJECT_METADATA = (2, 7, 1, 4, 3)
 # SavedMetadata.nodes -> SavedObject.metadata
@@ -59,6 +61,11 @@ def read_origin(folder: Path) -> Origin:
     return Origin(saved_by, tuple(_outputs(notes.get("config"))))
 
 
+def has_objects(folder: Path) -> bool:
+    """Whether TensorFlow 2 saved it, which describes objects beside the graph."""
+    return any(_values(folder / "saved_model.pb", _OBJECTS))
+
+
 def _outputs(config: Any) -> Iterator[str]:
     """The layers of `output_layers`: `[name, node, tensor]`, or a structure of such."""
     value = config.get("output_layers") if isinstance(config, dict) else None
@@ -78,13 +85,16 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _texts(file: Path, path: tuple[int, ...]) -> Iterator[str]:
+    return (value.decode("utf-8", "replace") for value in _values(file, path))
+
+
+def _values(file: Path, path: tuple[int, ...]) -> list[bytes]:
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         view = memoryview(data)
         try:
-            found = [bytes(value).decode("utf-8", "replace") for value in _walk(view, path)]
+            return [bytes(value) for value in _walk(view, path)]
         finally:
             view.release()
-    yield from found
 
 
 def _walk(message: memoryview, path: tuple[int, ...]) -> Iterator[memoryview]:

@@ -7,22 +7,23 @@ Everything else stays: look-up tables, their assets and initializers, all signat
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError, brief
+from packager.loaders import saved_model_file
 
 _VARIABLES = ("Variable", "VariableV2")
 _CHANGES = ("Assign", "AssignAdd", "AssignSub", "ScatterAdd", "ScatterSub", "ScatterUpdate")
 
 
-def without_variables(source: str, folder: Path) -> str:
+def without_variables(source: str) -> str:
     """Writes a copy with constants instead of reference variables, where there are any.
 
     Args:
         source: The SavedModel's folder.
-        folder: A new folder for the copy.
 
     Returns:
         The folder to load: the copy, or `source` itself.
@@ -32,6 +33,9 @@ def without_variables(source: str, folder: Path) -> str:
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
+    # TensorFlow 2 has no such variables, and its files may be large.
+    if saved_model_file.has_objects(Path(source)):
+        return source
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((Path(source) / "saved_model.pb").read_bytes())
     graphs = [g for g in model.meta_graphs if "serve" in g.meta_info_def.tags] or model.meta_graphs
@@ -40,7 +44,8 @@ def without_variables(source: str, folder: Path) -> str:
     _freeze(source, graphs[0])
     del model.meta_graphs[:]
     model.meta_graphs.append(graphs[0])
-    folder.mkdir()
+    # Assets of the copy are read again when the model is saved, so the folder stays.
+    folder = Path(tempfile.mkdtemp())
     (folder / "saved_model.pb").write_bytes(model.SerializeToString())
     for name in ("assets", "assets.extra"):
         if (Path(source) / name).is_dir():

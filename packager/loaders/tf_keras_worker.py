@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from packager.children import serve
-from packager.errors import ModelError, brief
-from packager.loaders import names
+from packager.errors import ModelError, NoReferenceError, brief
+from packager.loaders import names, recurrent
 from packager.loaders.model_file import FUNCTION, weights_link
 from packager.user_code import load_function, load_objects
 
@@ -49,7 +49,8 @@ class Worker:
             Whether it is a model of Keras 2: the user's function may return another one.
 
         Raises:
-            ModelError: tf-keras cannot open it.
+            NoReferenceError: tf-keras cannot open it.
+            ModelError: The user's own code cannot be imported.
         """
         import tensorflow as tf
         import tf_keras
@@ -77,7 +78,7 @@ class Worker:
             except ModelError:
                 raise
             except Exception as error:
-                raise ModelError(
+                raise NoReferenceError(
                     f"{source}: tf-keras cannot open it, so the model has no reference:"
                     f" {brief(error)}",
                     hint="a class of your own needs --custom-objects; its module must import Keras"
@@ -146,7 +147,7 @@ class Worker:
         import tensorflow as tf
 
         model = self._model
-        _refuse_memory(self._source, model)
+        recurrent.refuse_stateful(model, self._source)
         originals = {"inputs": list(model.input_names), "outputs": list(model.output_names)}
         ends = {kind: names.sanitise(found, kind[:-1]) for kind, found in originals.items()}
 
@@ -185,16 +186,6 @@ def _build(architecture: str) -> Any:
     if FUNCTION.fullmatch(architecture):
         return load_function(architecture, ModelError)()
     return tf_keras.models.model_from_json(Path(architecture).read_text(encoding="utf-8"))
-
-
-def _refuse_memory(source: str, model: Any) -> None:
-    for layer in model._flatten_layers():
-        if getattr(layer, "stateful", False) and hasattr(layer, "cell"):
-            raise ModelError(
-                f"{source}: the layer {layer.name!r} ({type(layer).__name__}) is stateful: its"
-                " answer depends on the calls before it",
-                hint="build the model with stateful=False and load the weights into it",
-            )
 
 
 def _refuse_chance(source: str, model: Any) -> None:

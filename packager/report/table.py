@@ -6,11 +6,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packager import bundle
+from packager import bundle, opening
 from packager.bundle import Artifact, Manifest
 from packager.config import Config
 from packager.console import Reporter, human_size
-from packager.loaders.model_file import identify
 from packager.report import HTML_NAME, page
 from packager.targets import select
 
@@ -22,11 +21,7 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 def show_plan(config: Config, reporter: Reporter) -> None:
     """Prints what a build would do, after checking what can be checked without TensorFlow."""
-    found = identify(
-        config.model.source,
-        architecture=config.model.architecture,
-        allow_unsafe_code=config.model.allow_unsafe_code,
-    )
+    found = opening.recognise(config.model)
     selection = select(config.targets, calibrated=config.calibration is not None)
     name = config.name or found.name
     lines = [

@@ -260,12 +260,7 @@ def make_depthwise(graph: Graph) -> None:
 
     To be called before `fuse`, which does not fuse the same activations with both.
     """
-    for body in graph.bodies():
-        for node in list(body.nodes.values()):
-            groups = _groups(body, node)
-            if groups > 1:
-                _to_depthwise(body, node, groups)
-        body.prune()
+    _rewrite_groups(graph, _to_depthwise)
 
 
 def split_groups(graph: Graph) -> None:
@@ -273,11 +268,15 @@ def split_groups(graph: Graph) -> None:
 
     TF.js has no groups; TensorFlow tells their number by the weights' shape alone.
     """
+    _rewrite_groups(graph, _split)
+
+
+def _rewrite_groups(graph: Graph, rewrite: Callable[[Graph, Node, int], None]) -> None:
     for body in graph.bodies():
         for node in list(body.nodes.values()):
             groups = _groups(body, node)
             if groups > 1:
-                _split(body, node, groups)
+                rewrite(body, node, groups)
         body.prune()
 
 

@@ -197,6 +197,7 @@ def _unroll(job: Job, targets: Sequence[Target], base: Path, pending: Pending | 
     with job.making(targets, "unroll the recurrent layers") as detail:
         ends = pending.result()
         if ends is None:
+            detail.append("the model has none")
             return base
         _complete(job, job.work / "unrolled-converter.tflite", unrolled, ends)
         job.litert.call(
