@@ -1,9 +1,10 @@
 """Makes small Keras 2 models with tf-keras, each with inputs and the outputs that it computes.
 
-    python tests/loaders/keras2_models.py FOLDER [NAME ...]
+    python tests/loaders/keras2_models.py [--only] FOLDER [NAME ...]
 
 For every name in `CASES` it writes `NAME.h5`, `NAME.keras` and `NAME.npz` (`x0`, `x1`, ..., `y0`,
-...), and for the names given, or for all with `all`, a SavedModel `NAME/` too. `classes.json` has
+...), and for the names given, or for all with `all`, a SavedModel `NAME/` too; `--only` writes
+nothing of the other cases. `classes.json` has
 the classes of layers in each, and those of tf-keras that stand for themselves.
 """
 
@@ -394,11 +395,13 @@ def _inputs(model: Any, random: np.random.Generator) -> list[np.ndarray]:
     return arrays
 
 
-def main(folder: Path, exported: list[str]) -> None:
+def main(folder: Path, exported: list[str], *, only: bool = False) -> None:
     """Writes every model, and those in `exported` as a SavedModel too."""
     warnings.simplefilter("ignore")
     classes, names = {}, {}
     for number, (name, build) in enumerate(CASES.items()):
+        if only and name not in exported:
+            continue
         random = np.random.default_rng(number)
         k2.backend.clear_session()
         model = build()
@@ -434,4 +437,5 @@ def _public() -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    only = sys.argv[1] == "--only"
+    main(Path(sys.argv[1 + only]), sys.argv[2 + only :], only=only)

@@ -18,7 +18,7 @@ from packager import opening
 from packager.children import Child, scratch
 from packager.config import Model
 from packager.console import Reporter
-from packager.errors import ModelError
+from packager.errors import ConversionError, ModelError
 from packager.loaders.model_file import identify
 from packager.loaders.names import sanitise
 from tests.conftest import ROOT, loaded
@@ -97,6 +97,14 @@ class Judge:
         stages = [stage.name for stage in reporter.stages]
         return "exported" if "export it with tf-keras" in stages else "rebuilt"
 
+    def instead(self, path: Path, cell: str) -> str:
+        """What is found instead of a cell of the table; empty when the cell is true."""
+        try:
+            found = _cell(self.verdict(path))
+        except (AssertionError, ConversionError) as error:
+            found = str(error) or type(error).__name__
+        return "" if found == cell else found
+
     def _open(self, found, work, reporter):
         arguments = (Model(source=found.source), found, self.source)
         if found.is_keras2:
@@ -145,9 +153,13 @@ def classes_of(folder: Path) -> dict[str, list[str]]:
     return {name: [c for c in classes if c not in common] for name, classes in found.items()}
 
 
+def _cell(verdict: str) -> str:
+    return verdict.replace("|", "\\|")
+
+
 def row(name: str, classes: list[str], verdicts: dict[str, str]) -> str:
     """One line of the table."""
-    cells = [verdicts[suffix].replace("|", "\\|") for suffix in SUFFIXES]
+    cells = [_cell(verdicts[suffix]) for suffix in SUFFIXES]
     return f"| {', '.join(classes)} | {name} | {' | '.join(cells)} |"
 
 

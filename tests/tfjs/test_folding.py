@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tfjs_harness import Cases, run_in_node
+from tfjs_harness import Cases, differences, run_in_node
 
 from packager.targets import tfjs_layers
 from packager.targets.tfjs_layers import Style
@@ -41,19 +40,18 @@ def test_all_styles_give_the_numbers_of_keras(cases: Cases, style: Style, tmp_pa
     for backend in ("cpu", "wasm"):
         answer = run_in_node(tmp_path, backend, names)
         assert answer == {"failures": {}, "leaked": 0}
-        wrong = [d for case in chosen for d in differences(cases, tmp_path, backend, case)]
+        wrong = [
+            text
+            for case in chosen
+            for text in differences(
+                cases.folder / case["name"],
+                tmp_path / case["name"],
+                backend,
+                case["outputs"],
+                TOLERANCE,
+            )
+        ]
         assert wrong == []
-
-
-def differences(cases: Cases, got: Path, backend: str, case: dict[str, Any]) -> list[str]:
-    found = []
-    for i in range(case["outputs"]):
-        expected = np.load(cases.folder / case["name"] / f"out.{i}.npy")
-        values = np.load(got / case["name"] / f"got.{backend}.{i}.npy")
-        share = float(np.abs(values - expected).max() / np.ptp(expected))
-        if values.shape != expected.shape or not share <= TOLERANCE:
-            found.append(f"{backend} {case['name']}[{i}]: {share:.3g}")
-    return found
 
 
 @pytest.mark.tf

@@ -81,6 +81,34 @@ def node_answer(script: str, *arguments: object) -> dict[str, Any]:
     return answer
 
 
+def differences(
+    expected_in: Path, got_in: Path, backend: str, outputs: int, tolerance: float
+) -> list[str]:
+    """Outputs that differ by more than a share of their range, as sentences.
+
+    Args:
+        expected_in: Folder of `out.N.npy`; its name is the case's.
+        got_in: Folder of `got.BACKEND.N.npy`.
+        backend: TF.js' back end.
+        outputs: How many there are.
+        tolerance: The share.
+    """
+    found = []
+    for i in range(outputs):
+        case = f"{backend} {expected_in.name}[{i}]"
+        expected = np.load(expected_in / f"out.{i}.npy").astype(np.float32)
+        got = np.load(got_in / f"got.{backend}.{i}.npy")
+        assert expected.std() > 1e-3, f"{case}: the expected values say nothing"
+        if got.shape != expected.shape:
+            found.append(f"{case}: shape {got.shape}, expected {expected.shape}")
+            continue
+        allowed = tolerance * float(np.ptp(expected))
+        difference = float(np.abs(got - expected).max())
+        if not difference <= allowed:
+            found.append(f"{case}: {difference:.3g} > {allowed:.3g}")
+    return found
+
+
 def same_program(one: LayerGraph, other: LayerGraph) -> None:
     """Asserts that two descriptions become the same TF.js model, weights included."""
     style = Style(fold=False)
