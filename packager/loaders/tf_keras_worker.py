@@ -15,8 +15,9 @@ import numpy as np
 
 from packager.children import serve
 from packager.errors import ModelError, NoReferenceError, brief
-from packager.loaders import names, recurrent
+from packager.loaders import names, recurrent, trace_check
 from packager.loaders.model_file import FUNCTION, weights_link
+from packager.loaders.opened import Tensors
 from packager.user_code import load_function, load_objects
 
 SAMPLES = 8
@@ -189,29 +190,33 @@ def _build(architecture: str) -> Any:
 
 
 def _refuse_chance(source: str, model: Any) -> None:
-    _, first = _run(source, model)
-    _, second = _run(source, model)
-    for name, a, b in zip(model.output_names, first, second, strict=True):
-        if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-            raise ModelError(
-                f"{source}: the output {name!r} differs from call to call on the same input: a"
-                " layer is called with training=True, or draws random numbers",
-                hint="build the model without that and load the weights into it",
-            )
+    arrays, results = _run(source, model)
+    outputs = model.output_names
+
+    def run(inputs: Tensors) -> dict[str, Any]:
+        given = list(inputs.values())
+        return dict(zip(outputs, _called(model, given), strict=True))
+
+    inputs = {str(number): array for number, array in enumerate(arrays)}
+    trace_check.refuse_chance(run, inputs, dict(zip(outputs, results, strict=True)), source)
+
+
+def _called(model: Any, arrays: list[Any]) -> list[Any]:
+    import tensorflow as tf
+
+    results = model(arrays if len(arrays) > 1 else arrays[0], training=False)
+    return [np.asarray(value) for value in tf.nest.flatten(results)]
 
 
 def _run(source: str, model: Any) -> tuple[list[Any], list[Any]]:
     """Inputs and outputs, each with the samples on its first axis."""
-    import tensorflow as tf
-
     free = any(None in tensor.shape[1:] for tensor in model.inputs)
     failure: Exception | None = None
     ways = [(size, whole) for whole in (False, True) for size in (_FREE_SIZES if free else (0,))]
     for size, whole in ways:
         arrays = _inputs(model, size, whole)
         try:
-            results = model(arrays if len(arrays) > 1 else arrays[0], training=False)
-            return arrays, [np.asarray(value) for value in tf.nest.flatten(results)]
+            return arrays, _called(model, arrays)
         except Exception as error:
             failure = error
     raise ModelError(

@@ -133,19 +133,11 @@ class Worker:
         return tfjs_graph_writer.reasons_against(self.opened, self._traced())
 
     def predict_nudged(self, inputs: str, outputs: str) -> int:
-        """Runs the model on inputs of which each real number is moved to a neighbouring float32.
-
-        What changes is the least that another order of the same additions may change, too. Whole
-        numbers stay: they may be indices. The others move towards zero, where no function ends.
-        """
-        random = np.random.default_rng(0)
+        """Runs the model on inputs that are moved by one step of rounding."""
+        arrays = {e.name: np.load(Path(inputs) / f"{e.name}.npy") for e in self.opened.inputs}
         with tempfile.TemporaryDirectory() as folder:
-            for end in self.opened.inputs:
-                values = np.load(Path(inputs) / f"{end.name}.npy")
-                if values.dtype.kind == "f":
-                    moved = (random.random(values.shape) < 0.5) & (values != np.round(values))
-                    values = np.where(moved, np.nextafter(values, np.zeros_like(values)), values)
-                np.save(Path(folder) / f"{end.name}.npy", values)
+            for name, values in trace_check.nudged(arrays).items():
+                np.save(Path(folder) / f"{name}.npy", values)
             return self.predict(folder, outputs)
 
     def predict(self, inputs: str, outputs: str, batch: int = 64) -> int:
