@@ -144,6 +144,8 @@ class Artifact:
     Attributes:
         script: For a TF.js model that TF.js' own layers cannot express, the script that registers
             the missing ones; runtimes load it before the model.
+        code: For a Keras model that is code, `package.module:function`, which returns it.
+        custom_objects: For a Keras model, the modules of its own classes.
     """
 
     id: str
@@ -156,6 +158,8 @@ class Artifact:
     metrics: dict[str, float] = field(default_factory=dict)
     gate: Gate = Gate("skipped", "not verified")
     script: str | None = None
+    code: str | None = None
+    custom_objects: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -172,12 +172,13 @@ def inspect(model: str, **flags: Any) -> int:
 
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--allow-model-code", is_flag=True, help="Run Python code that BUNDLE names.")
 @_output_options
-def verify(bundle: Path, **flags: Any) -> int:
+def verify(bundle: Path, allow_model_code: bool, **flags: Any) -> int:
     """Check every hash of BUNDLE and run every artifact on the golden samples."""
     from packager.verify import bundle_check
 
-    result = bundle_check.verify_bundle(bundle, _reporter(flags))
+    result = bundle_check.verify_bundle(bundle, _reporter(flags), allow_code=allow_model_code)
     if flags["as_json"]:
         click.echo(json.dumps(result.to_json(), ensure_ascii=False))
     else:

@@ -60,6 +60,8 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
         Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as child,
     ):
         opened = opening.open_source(model, file, child, work, reporter)
+        if opened["no_graph"]:
+            return _inspected(file, opened, None, _only_python(opened["no_graph"]))
         try:
             described = child.call("write_layer_graph", "describing the layers", folder=work)
             graph = layer_graph.load(work) if described else None
@@ -68,13 +70,30 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
             graph, reasons = None, [error.message]
         operators = child.call("reasons_against_tfjs_graph", "judging the operators")
         against = {"tfjs/layers": reasons, "tfjs/graph": operators}
+    verdicts = tuple(_judge(name, opened["inputs"], against) for name in TARGETS)
+    return _inspected(file, opened, graph, verdicts)
+
+
+def _inspected(
+    file: ModelFile,
+    opened: Mapping[str, Any],
+    graph: LayerGraph | None,
+    verdicts: tuple[Verdict, ...],
+) -> Inspection:
     return Inspection(
         file=file,
         inputs=tuple(opened["inputs"]),
         outputs=tuple(opened["outputs"]),
         parameters=opened["parameters"],
         layers=_layers(graph),
-        verdicts=tuple(_judge(name, opened["inputs"], against) for name in TARGETS),
+        verdicts=verdicts,
+    )
+
+
+def _only_python(reason: str) -> tuple[Verdict, ...]:
+    why = f"no graph holds the model: {reason}"
+    return tuple(
+        Verdict(name, "yes") if name == "keras" else Verdict(name, "no", why) for name in TARGETS
     )
 
 

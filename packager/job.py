@@ -72,20 +72,23 @@ class Job:
         except PackagerError as error:
             for path in files:
                 remove(path)
-            for target in targets:
-                self._lose(target, error)
+            self.lose(targets, error)
 
     def lost(self, target: Target) -> bool:
         """Whether a target has been refused or has failed."""
         return target.id in {r.id for r in self.refused} | {f.id for f in self.failures}
 
-    def _lose(self, target: Target, error: PackagerError) -> None:
+    def lose(self, targets: Sequence[Target], error: PackagerError) -> None:
+        """Records that targets were refused, or have failed, and says so."""
         refused = isinstance(error, UnsupportedError)
-        if refused:
-            self.refused.append(Refusal(target.id, error.message, error.hint))
-        if not refused or self.selection.explicit:
-            self.failures.append(Failure(target.id, error))
-        self.reporter.warn(f"{target.id} {'refused' if refused else 'failed'}: {error.message}")
+        for target in targets:
+            if refused:
+                self.refused.append(Refusal(target.id, error.message, error.hint))
+            if not refused or self.selection.explicit:
+                self.failures.append(Failure(target.id, error))
+        if targets:
+            names = ", ".join(target.id for target in targets)
+            self.reporter.warn(f"{names} {'refused' if refused else 'failed'}: {error.message}")
 
 
 def remove(path: Path) -> None:

@@ -31,7 +31,13 @@ def recognise(model: Model) -> ModelFile:
 
 
 def open_source(
-    model: Model, found: ModelFile, source: Child, work: Path, reporter: Reporter
+    model: Model,
+    found: ModelFile,
+    source: Child,
+    work: Path,
+    reporter: Reporter,
+    *,
+    keep_python: bool = False,
 ) -> Opened:
     """Opens the model and leaves it open in the child.
 
@@ -41,9 +47,11 @@ def open_source(
         source: The TensorFlow child.
         work: A scratch folder.
         reporter: Where the stages are shown.
+        keep_python: Run a Keras 3 model as it is, without a graph.
 
     Returns:
-        The answer of the child's `open`: ends, number of parameters, versions.
+        The answer of the child's `open`: ends, number of parameters, versions, and why no graph
+        holds the model (`no_graph`).
 
     Raises:
         ModelError: It cannot be opened, and why.
@@ -51,7 +59,7 @@ def open_source(
     """
     if not found.is_keras2:
         with reporter.stage("open it in TensorFlow"):
-            opened = _open(source, model, found.source, found.format, found)
+            opened = _open(source, model, found.source, found.format, found, keep_python)
         _warn_of_text(opened, reporter)
         return opened
     with Child("packager.loaders.tf_keras_worker", verbose=reporter.verbose, temporary=work) as old:
@@ -93,7 +101,14 @@ def open_keras2(
     return opened
 
 
-def _open(source: Child, model: Model, path: str, file_format: str, found: ModelFile) -> Opened:
+def _open(
+    source: Child,
+    model: Model,
+    path: str,
+    file_format: str,
+    found: ModelFile,
+    keep_python: bool = False,
+) -> Opened:
     opened: Opened = source.call(
         "open",
         "opening the model",
@@ -105,6 +120,7 @@ def _open(source: Child, model: Model, path: str, file_format: str, found: Model
         signature=model.signature,
         custom_objects=list(model.custom_objects),
         allow_unsafe_code=model.allow_unsafe_code,
+        keep_python=keep_python,
     )
     return opened
 

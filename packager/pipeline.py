@@ -33,7 +33,7 @@ from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
 from packager.samples import Samples
-from packager.targets import TARGETS, Selection, select, tfjs, tfjs_layers
+from packager.targets import TARGETS, Selection, as_python, select, tfjs, tfjs_layers
 from packager.targets.tfjs_flatten import UniqueNames
 from packager.verify import tfjs_check
 from packager.verify.check import UNVERIFIED, SourceOutputs, store_golden, verify_artifacts
@@ -95,11 +95,34 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as source,
         Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
-        opened = opening.open_source(config.model, found, source, work, reporter)
+        opened = opening.open_source(
+            config.model,
+            found,
+            source,
+            work,
+            reporter,
+            keep_python=[t.id for t in selection.targets] == ["keras"],
+        )
         manifest = _declare(config, found, stage, opened)
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
+        if opened["no_graph"]:
+            _keep_python(job, opened["no_graph"])
         manifest = _make(job)
         return _publish(config, reporter, manifest, stage, job.failures)
+
+
+def _keep_python(job: Job, reason: str) -> None:
+    """Leaves the Keras model alone to be made, and says why of each artifact that needs a graph."""
+    error = UnsupportedError(
+        f"the model runs Python on tensors' values, which no graph holds: {reason}",
+        hint="write its call() with keras.ops or TensorFlow operators; as it is, --only keras"
+        " packages it for `packager serve`",
+    )
+    others = [target for target in job.selection.targets if target.id != "keras"]
+    if job.selection.explicit and others == list(job.selection.targets):
+        raise error
+    job.lose(others, error)
+    job.selection = as_python(job.selection)
 
 
 def _without_tensorflow(
@@ -130,7 +153,9 @@ def _write_unverified(
     reporter: Reporter,
 ) -> BuildResult:
     """Publishes a bundle that nothing has run."""
-    manifest = _declare(config, found, stage, {**ends, "saved_by": found.saved_by, "tools": {}})
+    manifest = _declare(
+        config, found, stage, {**ends, "saved_by": found.saved_by, "tools": {}, "as_python": False}
+    )
     with reporter.stage("tfjs/layers") as detail:
         artifact, _ = tfjs.write(graph, config, manifest, stage.folder)
         detail.append(human_size(artifact.size_bytes))
@@ -141,11 +166,14 @@ def _write_unverified(
 
 def _declare(config: Config, found: ModelFile, stage: Staging, opened: dict[str, Any]) -> Manifest:
     """Declares the opened model's inputs, outputs and task."""
+    labels = _labels(config)
+    # Without a graph the activation was measured: numbers between 0 and 1 may be something else.
+    unclear = opened["as_python"] and opened["outputs"][0]["activation"] == "sigmoid"
     declared = declare.declare(
         opened,
-        task=config.task,
+        task=config.task or ("none" if unclear and not labels else None),
         threshold=config.threshold,
-        labels=_labels(config),
+        labels=labels,
         preprocess=config.preprocess,
     )
     _refuse_text(opened["outputs"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.errors import ModelError, brief
-from packager.loaders import keras2, keras_graph, names, recurrent
+from packager.loaders import as_python, keras2, keras_graph, names, recurrent
 from packager.loaders.model_file import FUNCTION, weights_link
 from packager.loaders.opened import End, OpenedModel, Tensors, check_weights
 from packager.user_code import load_function, load_objects
@@ -187,7 +187,6 @@ def _input_structure(model: Any) -> Any:
 def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -> OpenedModel:
     """A model whose `call` is Python code: its ends are what it was built with and returns."""
     import keras
-    import tensorflow as tf
 
     structure = _built_with(model)
     if not model.built or not structure:
@@ -211,21 +210,33 @@ def _open_subclassed(model: Any, source: str, file_format: str, saved_by: str) -
         flat: list[Any] = keras.tree.flatten(result)
         return flat
 
-    traced = tf.function(lambda **tensors: apply(tensors), autograph=False)
-    found = traced.get_concrete_function(
-        **{e.name: tf.TensorSpec(e.shape, e.dtype, name=e.name) for e in inputs}
-    ).structured_outputs
+    read = len(model.variables)
+    found, no_graph = as_python.returned_by(apply, inputs, source)
+    if len(model.variables) != read:
+        raise ModelError(
+            f"{source}: {len(model.variables) - read} weights were not read: Keras makes them at"
+            " the first call only, when the file has been read already",
+            hint=f"give {type(model).__name__} a build() that builds its layers, or package a"
+            " function that returns the model: packager build module:function",
+        )
     returned = ["output"] if len(found) == 1 else [f"output_{i + 1}" for i in range(len(found))]
     outputs = tuple(
-        End(name, name, tuple(tensor.shape), tensor.dtype.name)
-        for name, tensor in zip(returned, found, strict=True)
+        End(name, name, shape, dtype) for name, (shape, dtype) in zip(returned, found, strict=True)
     )
 
     def call(tensors: Tensors) -> Tensors:
         return dict(zip(returned, apply(tensors), strict=True))
 
-    variables = [v.value for v in model.variables]
-    return OpenedModel(file_format, saved_by, inputs, outputs, call, variables, keras_model=model)
+    return OpenedModel(
+        file_format,
+        saved_by,
+        inputs,
+        outputs,
+        call,
+        [v.value for v in model.variables],
+        keras_model=model,
+        no_graph=no_graph,
+    )
 
 
 def _built_with(model: Any) -> dict[str, Any]:

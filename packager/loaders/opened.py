@@ -43,6 +43,7 @@ class OpenedModel:
         keras_model: The Keras 3 model, or None.
         keep_alive: Objects that own resources which the graph refers to.
         left_out: Outputs of text, which nothing compares.
+        no_graph: Why no TensorFlow graph holds the model; empty where one does.
     """
 
     format: str
@@ -54,6 +55,7 @@ class OpenedModel:
     keras_model: Any = None
     keep_alive: list[Any] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
+    no_graph: str = ""
 
 
 def check_weights(variables: list[Any], source: str) -> None:

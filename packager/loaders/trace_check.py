@@ -26,14 +26,19 @@ _ROUNDINGS = 8
 _EQUAL = 1e-3
 
 
-def check(opened: OpenedModel, tensors: Tensors, traced: dict[str, Any], function: Any) -> None:
+def check(
+    opened: OpenedModel,
+    tensors: Tensors,
+    traced: dict[str, Any],
+    run: Callable[[Tensors], Tensors],
+) -> None:
     """Runs the model again on the first samples, with and without a graph, and compares.
 
     Args:
         opened: The model.
         tensors: Its inputs.
-        traced: What its graph makes of them.
-        function: Its graph.
+        traced: What `run` makes of them.
+        run: The model's graph, or the model where no graph holds it.
 
     Raises:
         ModelError: An answer depends on chance or on earlier calls.
@@ -43,7 +48,7 @@ def check(opened: OpenedModel, tensors: Tensors, traced: dict[str, Any], functio
         end.name: tensors[end.name] if end.fixed_batch else tensors[end.name][:_SAMPLES]
         for end in opened.inputs
     }
-    refuse_chance(lambda given: function(**given), few, traced)
+    refuse_chance(run, few, traced)
     if opened.keras_model is None:
         return
     for name, value in opened.call(few).items():
@@ -53,7 +58,8 @@ def check(opened: OpenedModel, tensors: Tensors, traced: dict[str, Any], functio
                 f"the output {name!r} of the model's TensorFlow graph differs from what Keras"
                 " computes without one, so nothing made from the graph would be right",
                 hint="a layer behaves differently in tf.function: Discretization does unless it has"
-                " dtype='float32'; a layer of your own must not choose by Python values of tensors",
+                " dtype='float32'; a layer of your own must not choose by Python values of tensors."
+                " --only keras packages the model as it is, for the server alone",
             )
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from packager.children import serve
-from packager.errors import ConversionError, ModelError, UsageError, brief
+from packager.errors import ConversionError, ModelError, PackagerError, UsageError, brief
 from packager.loaders import (
     activations,
+    as_python,
     keras3,
     keras_graph,
     keras_probe,
@@ -36,6 +37,7 @@ class Worker:
         self._opened: OpenedModel | None = None
         self._function: Any = None
         self._compared = False
+        self._as_python = False
 
     def open(
         self,
@@ -47,6 +49,7 @@ class Worker:
         custom_objects: list[str] | None = None,
         allow_unsafe_code: bool = False,
         ends: dict[str, list[list[str]]] | None = None,
+        keep_python: bool = False,
     ) -> dict[str, Any]:
         """Opens the model and describes its ends.
 
@@ -60,6 +63,7 @@ class Worker:
             allow_unsafe_code: Run code that the file holds.
             ends: For a SavedModel, `inputs` and `outputs` in the model's order: the signature's
                 name and the model's own name of each.
+            keep_python: Run a Keras model without a graph.
         """
         objects = custom_objects or []
         if format == "saved_model":
@@ -73,8 +77,15 @@ class Worker:
         self._opened = opened
         self._function = None
         self._compared = False
-        found = activations.of_graph(self._traced())
+        no_graph = self._reason_against_graph()
+        self._as_python = bool(no_graph) or (keep_python and opened.keras_model is not None)
+        if self._as_python:
+            found = as_python.activations(opened)
+        else:
+            found = activations.of_graph(self._traced())
         return {
+            "no_graph": no_graph,
+            "as_python": self._as_python,
             "saved_by": opened.saved_by,
             "inputs": [dataclasses.asdict(end) for end in opened.inputs],
             "outputs": [
@@ -84,6 +95,30 @@ class Worker:
             "parameters": int(sum(np.prod(v.shape) for v in opened.variables)),
             "tools": _tools(),
         }
+
+    def _reason_against_graph(self) -> str:
+        if self.opened.no_graph or self.opened.keras_model is None:
+            return self.opened.no_graph
+        try:
+            self._traced()
+        except PackagerError:
+            raise
+        # A layer may be the user's code and raise anything.
+        except Exception as error:
+            return brief(error)
+        return ""
+
+    def write_keras(self, path: str) -> None:
+        """Writes the model as a `.keras` archive of Keras 3."""
+        try:
+            self.opened.keras_model.save(path)
+        # A layer may be the user's code and raise anything.
+        except Exception as error:
+            raise ConversionError(
+                f"the model cannot be saved as .keras: {brief(error)}",
+                hint="give its classes get_config(), or package a function that returns the model:"
+                " packager build module:function",
+            ) from error
 
     def write_saved_model(self, folder: str) -> None:
         """Writes the SavedModel files into the bundle's folder."""
@@ -203,8 +238,11 @@ class Worker:
             for end in self.opened.inputs
         }
         try:
-            result = {k: v.numpy() for k, v in self._traced()(**tensors).items()}
-        except tf.errors.OpError as error:
+            result = {k: np.asarray(v) for k, v in self._call(tensors).items()}
+        except PackagerError:
+            raise
+        # TensorFlow's errors, and whatever the user's code raises.
+        except Exception as error:
             raise ConversionError(
                 f"the source model fails on the samples: {brief(error)}",
                 hint="give inputs that it takes: --evaluation DATA",
@@ -218,7 +256,7 @@ class Worker:
                     hint="build a model that takes and returns [samples, ...]",
                 )
         if not self._compared:
-            trace_check.check(self.opened, tensors, result, self._traced())
+            trace_check.check(self.opened, tensors, result, self._call)
             self._compared = True
         for name, values in result.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -227,6 +265,12 @@ class Worker:
                     hint="check the samples' range against the model's preprocessing",
                 )
         return result
+
+    def _call(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = (
+            self.opened.call(tensors) if self._as_python else self._traced()(**tensors)
+        )
+        return found
 
     def _traced(self) -> Any:
         if self._function is None:

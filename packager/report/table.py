@@ -54,7 +54,10 @@ def show_result(result: BuildResult, reporter: Reporter) -> None:
     console.print(f"\nbundle  {result.path.resolve()}", markup=False)
     console.print(f"report  {(result.path / HTML_NAME).resolve()}", markup=False)
     if not result.rejected:
-        console.print(f"next    packager verify {shlex.quote(str(result.path))}", markup=False)
+        flag = " --allow-model-code" if _is_code(result.manifest) else ""
+        console.print(
+            f"next    packager verify {shlex.quote(str(result.path))}{flag}", markup=False
+        )
 
 
 def result_json(result: BuildResult) -> dict[str, Any]:
@@ -85,6 +88,9 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         call = f'tf.saved_model.load("{path}").signatures["serving_default"]'
         names = ", ".join(f"{s.name}={s.name}" for s in manifest.inputs)
         found.append(("On a server", f"predict = {call}\nanswer = predict({names})"))
+    if "keras" in kinds and "saved_model" not in kinds:
+        flag = " --allow_model_code" if _is_code(manifest) else ""
+        found.append(("On a server", f"packager serve {here}{flag}"))
     for kind, load in (("tfjs-layers", "loadLayersModel"), ("tfjs-graph", "loadGraphModel")):
         for artifact in (a for a in manifest.artifacts if a.runtime.kind == kind):
             script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
@@ -96,6 +102,10 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     return found
 
 
+def _is_code(manifest: Manifest) -> bool:
+    return any(a.code or a.custom_objects for a in manifest.artifacts)
+
+
 def _remarks(result: BuildResult) -> list[str]:
     """Why gates failed or were skipped, and why artifacts are missing."""
     found = [
@@ -103,7 +113,13 @@ def _remarks(result: BuildResult) -> list[str]:
         for a in result.manifest.artifacts
         if a.gate.reason
     ]
-    found += [f"{r.id}: refused: {r.reason}\n  fix: {r.hint}" for r in result.manifest.refused]
+    refusals: dict[tuple[str, str], list[str]] = {}
+    for r in result.manifest.refused:
+        refusals.setdefault((r.reason, r.hint), []).append(r.id)
+    found += [
+        f"{', '.join(ids)}: refused: {reason}\n  fix: {hint}"
+        for (reason, hint), ids in refusals.items()
+    ]
     known = {a.id for a in result.manifest.artifacts} | {r.id for r in result.manifest.refused}
     found += [
         f"{f.id}: failed: {f.error.message}\n  fix: {f.error.hint or 'see --verbose'}"

@@ -37,6 +37,7 @@ TARGETS = {
     target.id: target
     for target in (
         Target("saved_model", "packager.targets.saved_model"),
+        Target("keras", "packager.targets.keras", on_request=True),
         Target("tflite/float32", "packager.targets.tflite"),
         Target("tflite/float16", "packager.targets.tflite", "float16"),
         Target("tflite/dynamic_int8", "packager.targets.tflite", "dynamic_int8"),
@@ -72,6 +73,11 @@ class Selection:
     def of(self, module: str) -> tuple[Target, ...]:
         """Returns the selected targets that a module makes."""
         return tuple(target for target in self.targets if target.module == module)
+
+
+def as_python(selection: Selection) -> Selection:
+    """Returns what can be made of a model that no graph holds: the Keras model."""
+    return Selection((TARGETS["keras"],), selection.explicit)
 
 
 def select(only: Sequence[str], *, calibrated: bool) -> Selection:

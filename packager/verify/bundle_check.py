@@ -52,8 +52,13 @@ class BundleCheck:
         }
 
 
-def verify_bundle(path: Path, reporter: Reporter) -> BundleCheck:
+def verify_bundle(path: Path, reporter: Reporter, *, allow_code: bool = False) -> BundleCheck:
     """Checks a bundle on this machine.
+
+    Args:
+        path: The bundle, or the folder of its versions.
+        reporter: Where the stages are shown.
+        allow_code: Run code that the bundle names; a Keras model that is code is skipped else.
 
     Raises:
         BundleError: There is no bundle, or its manifest is damaged.
@@ -66,7 +71,7 @@ def verify_bundle(path: Path, reporter: Reporter) -> BundleCheck:
     found: tuple[dict[str, Any], ...] = ()
     if not problems:  # a changed file is not run
         with reporter.stage("run the golden samples"):
-            found = _run(folder, manifest)
+            found = _run(folder, manifest, allow_code)
     return BundleCheck(folder, len(manifest.files), problems, found)
 
 
@@ -90,10 +95,10 @@ def show(result: BundleCheck, reporter: Reporter) -> None:
         out.print(answer.get("reason") or "", markup=False)
 
 
-def _run(folder: Path, manifest: Manifest) -> tuple[dict[str, Any], ...]:
+def _run(folder: Path, manifest: Manifest, allow_code: bool) -> tuple[dict[str, Any], ...]:
     kinds = list(dict.fromkeys(a.runtime.kind for a in manifest.artifacts))
     with runners.pool(PARALLEL) as pool:
-        answers = list(pool.map(lambda kind: _run_kind(folder, manifest, kind), kinds))
+        answers = list(pool.map(lambda kind: _run_kind(folder, manifest, kind, allow_code), kinds))
     found = {answer["id"]: answer for group in answers for answer in group}
     return tuple(
         found.get(a.id, {"id": a.id, "status": "missing", "reason": "the runner left it out"})
@@ -101,11 +106,13 @@ def _run(folder: Path, manifest: Manifest) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _run_kind(folder: Path, manifest: Manifest, kind: str) -> list[dict[str, Any]]:
+def _run_kind(
+    folder: Path, manifest: Manifest, kind: str, allow_code: bool
+) -> list[dict[str, Any]]:
     ids = [a.id for a in manifest.artifacts if a.runtime.kind == kind]
     try:
         runner = runners.for_kind(kind)
-        answers: list[dict[str, Any]] = runner.verify(folder)["artifacts"]
+        answers: list[dict[str, Any]] = runner.verify(folder, allow_code=allow_code)["artifacts"]
     except PackagerError as error:
         lacking = error.exit_code == 4
         reason = f"{error.message} {error.hint}".strip()

@@ -57,6 +57,8 @@ class Runner:
         """
         command = ["verify", str(bundle), "--artifact", artifact.id, "--record", str(values)]
         data = _flags(evaluation) if evaluation else []
+        # The user has named this code.
+        command += ["--allow-model-code"] if artifact.runtime.kind == "keras" else []
         # Only for TensorFlow does a second process cost more than the run itself.
         answer = self._call(*command, *(data if self.name == "server" else []))
         found: dict[str, Any] = next(a for a in answer["artifacts"] if a["id"] == artifact.id)
@@ -64,9 +66,15 @@ class Runner:
             self._call("run", str(bundle / artifact.path), *data)
         return found
 
-    def verify(self, bundle: Path) -> dict[str, Any]:
-        """Runs all artifacts of this runner's kinds on the golden samples."""
-        return self._call("verify", str(bundle))
+    def verify(self, bundle: Path, *, allow_code: bool = False) -> dict[str, Any]:
+        """Runs all artifacts of this runner's kinds on the golden samples.
+
+        Args:
+            bundle: The bundle's folder.
+            allow_code: Run code that the bundle names.
+        """
+        flags = ["--allow-model-code"] if allow_code and self.name == "server" else []
+        return self._call("verify", str(bundle), *flags)
 
     def run(self, model: Path, inputs: Path, outputs: Path, *flags: str) -> dict[str, Any]:
         """Runs a model on `<input>.npy` arrays."""
@@ -170,7 +178,7 @@ def edge() -> Runner:
 
 def server() -> Runner:
     """The server's engine."""
-    return Runner("server", ("saved_model",), (sys.executable, str(assets.server_engine())))
+    return Runner("server", ("saved_model", "keras"), (sys.executable, str(assets.server_engine())))
 
 
 def node() -> Runner:

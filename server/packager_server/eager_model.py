@@ -1,15 +1,16 @@
 """Serves what no graph can hold: a Keras model whose `call` runs Python, or any callable.
 
 A bundle declares it as an artifact of kind `keras`: its `path` is a `.keras` file of the bundle, or
-its `code` is `package.module:function`, called once without arguments, which returns the model.
-Inputs and outputs are those of the manifest. Calls run one at a time: such code seldom expects
-threads.
+its `code` is `package.module:function`, called once without arguments, which returns the model;
+`custom_objects` names the modules of its classes. Inputs and outputs are those of the manifest.
+Calls run one at a time: such code seldom expects threads.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -88,6 +89,12 @@ def artifact(manifest: Mapping[str, Any]) -> Json | None:
     return None
 
 
+def named_code(manifest: Mapping[str, Any]) -> str:
+    """Returns the function or the modules that the artifact of this kind names; may be empty."""
+    chosen = artifact(manifest) or {}
+    return str(chosen.get("code") or ", ".join(chosen.get("custom_objects") or []))
+
+
 def load(folder: str, manifest: Mapping[str, Any], *, allow_code: bool) -> EagerModel:
     """Loads the bundle's eager model.
 
@@ -102,18 +109,22 @@ def load(folder: str, manifest: Mapping[str, Any], *, allow_code: bool) -> Eager
     """
     chosen = artifact(manifest) or {}
     reference = chosen.get("code")
-    if reference is None:
-        return EagerModel(_from_file(folder, chosen["path"], allow_code), manifest)
-    if not allow_code:
+    modules = chosen.get("custom_objects") or []
+    if not allow_code and (code := named_code(manifest)):
         raise ServeError(
-            f"{folder}: the model is code, {reference}: start the server with --allow_model_code "
-            "if you trust it",
+            f"{folder}: the model is code, {code}: start the server with --allow_model_code if "
+            "you trust it",
             Code.PERMISSION_DENIED,
         )
-    return EagerModel(_called(_from_reference(reference)), manifest)
+    objects = {key: value for name in modules for key, value in vars(_module(name)).items()}
+    if reference:
+        model = _from_reference(reference)
+    else:
+        model = _from_file(folder, chosen["path"], objects, allow_code)
+    return EagerModel(_called(model, [one["name"] for one in manifest["inputs"]]), manifest)
 
 
-def _from_file(folder: str, name: str, allow_code: bool) -> Callable[..., Any]:
+def _from_file(folder: str, name: str, objects: dict[str, Any], allow_code: bool) -> Any:
     try:
         path = inside(Path(folder), name)
     except EngineError as error:
@@ -121,24 +132,70 @@ def _from_file(folder: str, name: str, allow_code: bool) -> Callable[..., Any]:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
 
-    model = keras.saving.load_model(path, compile=False, safe_mode=not allow_code)
-    return _called(model)
+    classes = {key: value for key, value in objects.items() if isinstance(value, type)}
+    return keras.saving.load_model(
+        path, custom_objects=classes, compile=False, safe_mode=not allow_code
+    )
 
 
-def _called(model: Any) -> Callable[..., Any]:
-    """Returns the model as a function; a Keras model is told that it is not in training."""
+def _called(model: Any, inputs: list[str]) -> Callable[..., Any]:
+    """Returns the model as a function of its only array, or of a dictionary of them by name.
+
+    A Keras model gets them in the structure that it was built with, and is told that it is not in
+    training. Mixed precision is undone: what the bundle was verified with is float32.
+    """
     if not hasattr(model, "compute_output_spec"):
         function: Callable[..., Any] = model
         return function
-    return lambda feed: model(feed, training=False)
+    import keras
+
+    for layer in model._flatten_layers():
+        if layer.dtype_policy.compute_dtype in ("float16", "bfloat16"):
+            layer.dtype_policy = "float32"
+
+    def call(feed: Any) -> list[Any]:
+        arrays = [feed[name] for name in inputs] if isinstance(feed, Mapping) else [feed]
+        arguments = keras.tree.pack_sequence_as(_structure(model), arrays)
+        only = next(iter(arguments.values())) if len(arguments) == 1 else None
+        result = model(**arguments, training=False) if only is None else model(only, training=False)
+        outputs: list[Any] = keras.tree.flatten(result)
+        return outputs
+
+    return call
+
+
+def _structure(model: Any) -> dict[str, Any]:
+    """The arguments of a model's `call`, with something in the place of each tensor."""
+    core = getattr(model, "_functional", None) or model
+    if getattr(core, "_inputs_struct", None) is not None:
+        return {"inputs": core._inputs_struct}
+    import keras
+
+    shapes = getattr(model, "_build_shapes_dict", None) or {"inputs": (None,)}
+    return {
+        key.removesuffix("_shape"): keras.tree.map_shape_structure(lambda shape: 0, value)
+        for key, value in shapes.items()
+    }
 
 
 def _from_reference(reference: str) -> Any:
     module, _, name = reference.partition(":")
+    function = getattr(_module(module), name, None)
+    if not callable(function):
+        raise ServeError(f"{reference}: {module} has no function {name!r}", Code.NOT_FOUND)
+    return function()
+
+
+def _module(name: str) -> Any:
+    """Imports a module from the working folder or Python's path."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise ServeError(f"{reference} cannot be imported: {error}", Code.NOT_FOUND) from error
+        return importlib.import_module(name)
+    # The module is somebody's code: it may raise anything.
+    except Exception as error:
+        raise ServeError(f"{name} cannot be imported: {error}", Code.NOT_FOUND) from error
 
 
 def _infos(declared: list[Json]) -> dict[str, TensorInfo]:

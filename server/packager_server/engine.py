@@ -1,7 +1,7 @@
-"""Runs the SavedModel of a bundle: a class for the server, two commands for machines.
+"""Runs the SavedModel or Keras model of a bundle: a class, and two commands for machines.
 
     python engine.py run BUNDLE --inputs DIR --outputs DIR [--batch 32]
-    python engine.py verify BUNDLE [--artifact ID] [--record FILE]
+    python engine.py verify BUNDLE [--artifact ID] [--record FILE] [--allow-model-code]
 
 Standard output is one JSON document; everything else goes to standard error. Exit codes: 0 ok,
 1 failure, 2 usage, 3 a golden sample left its tolerance, 4 the environment lacks something.
@@ -28,7 +28,7 @@ if not __package__:
     # Run as a script: the folder above holds this package.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from packager_server import saved_model
+from packager_server import eager_model, saved_model
 from packager_server.codes import ServeError
 from packager_server.model import DEFAULT_SIGNATURE, Model, Signature, TensorInfo
 from packager_server.reader import (
@@ -77,7 +77,7 @@ class TensorSpec:
 
 
 class Engine:
-    """One signature of a SavedModel, called with NumPy arrays by name.
+    """One signature of a model, called with NumPy arrays by name.
 
     Attributes:
         inputs: The signature's inputs by name.
@@ -115,6 +115,29 @@ class Engine:
             names = ", ".join(sorted(model.signatures)) or "none"
             raise EngineError(f"{folder}: no signature {signature!r}; it has: {names}", exit_code=2)
         return cls(model, model.signatures[signature], str(tensorflow.__version__))
+
+    @classmethod
+    def load_keras(cls, bundle: Path, manifest: Json, *, allow_code: bool) -> Engine:
+        """Loads the Keras model of a bundle; see `eager_model.load`.
+
+        Raises:
+            EngineError: It cannot be loaded; exit code 4 where code must be allowed first.
+        """
+        if not allow_code and (code := eager_model.named_code(manifest)):
+            raise EngineError(
+                f"the model is code, {code}: give --allow-model-code if you trust it", exit_code=4
+            )
+        import_tensorflow()
+        import keras
+
+        try:
+            model = eager_model.load(str(bundle), manifest, allow_code=allow_code)
+        except ServeError as error:
+            raise EngineError(str(error)) from error
+        # The model's own code may raise anything.
+        except Exception as error:
+            raise EngineError(f"{bundle}: Keras cannot load it: {first_line(error)}") from error
+        return cls(model, model.signatures[DEFAULT_SIGNATURE], str(keras.__version__))
 
     def predict(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one batch.
@@ -245,14 +268,19 @@ def _open_output(path: Path, shape: tuple[int, ...]) -> Array:
 
 
 def verify(
-    bundle: Path, *, artifact: str | None = None, also: tuple[Path, Path] | None = None
+    bundle: Path,
+    *,
+    artifact: str | None = None,
+    also: tuple[Path, Path] | None = None,
+    allow_code: bool = False,
 ) -> tuple[Json, Json]:
-    """Checks the hashes and runs the bundle's SavedModel on the golden samples.
+    """Checks the hashes and runs the bundle's model on the golden samples.
 
     Args:
         bundle: The folder of the bundle.
-        artifact: Only this artifact; default: each SavedModel of the bundle.
+        artifact: Only this artifact; default: each SavedModel and Keras model of the bundle.
         also: Folders of inputs and outputs for `run`, to spare a second start of TensorFlow.
+        allow_code: Run code that the bundle names.
 
     Returns:
         The answer that docs/bundle.md describes, and the values that were computed, flat, by
@@ -269,9 +297,13 @@ def verify(
     values: Json = {}
     for chosen in choose_artifacts(manifest["artifacts"], artifact):
         try:
-            engine = Engine.load(inside(bundle, chosen["path"]))
-            runtime["version"] = engine.version
-            check_runtime(engine.version, chosen)
+            package = chosen["runtime"]["kind"].replace("saved_model", "tensorflow")
+            if package == eager_model.KIND:
+                engine = Engine.load_keras(bundle, manifest, allow_code=allow_code)
+            else:
+                engine = Engine.load(inside(bundle, chosen["path"]))
+            runtime = {"name": package, "version": engine.version}
+            check_runtime(package, engine.version, chosen)
             values[chosen["id"]] = _run_golden(engine, bundle, manifest["inputs"], golden)
             result = compare_golden(bundle, golden, chosen["id"], values[chosen["id"]])
             if also is not None:
@@ -310,7 +342,9 @@ def _run_command(arguments: argparse.Namespace) -> tuple[Json, int]:
 def _verify_command(arguments: argparse.Namespace) -> tuple[Json, int]:
     bundle = find_bundle(arguments.bundle)
     also = (arguments.inputs, arguments.outputs) if arguments.inputs else None
-    answer, values = verify(bundle, artifact=arguments.artifact, also=also)
+    answer, values = verify(
+        bundle, artifact=arguments.artifact, also=also, allow_code=arguments.allow_model_code
+    )
     if arguments.record is not None:
         arguments.record.write_text(json.dumps(finite_only(values)), encoding="utf-8")
     return answer, _exit_code(answer)
@@ -340,6 +374,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("bundle", type=Path)
     one.add_argument("--artifact", help="only this artifact")
     one.add_argument("--record", type=Path, help="write the computed values here")
+    one.add_argument("--allow-model-code", action="store_true", help="run code that it names")
     one.add_argument("--inputs", type=Path, help="also run it, as `run` does; with --outputs")
     one.add_argument("--outputs", type=Path)
     one.set_defaults(command=_verify_command)

@@ -158,8 +158,8 @@ def first_line(error: BaseException) -> str:
 
 
 def choose_artifacts(artifacts: list[Json], wanted: str | None) -> list[Json]:
-    """Returns the SavedModels among `artifacts`; with `wanted` only the one of that id."""
-    own = [one for one in artifacts if one["runtime"]["kind"] == "saved_model"]
+    """Returns what this program runs among `artifacts`; with `wanted` only the one of that id."""
+    own = [one for one in artifacts if one["runtime"]["kind"] in ("saved_model", "keras")]
     chosen = [one for one in own if wanted in (None, one["id"])]
     if wanted is not None and not chosen:
         ids = ", ".join(one["id"] for one in own) or "none"
@@ -168,16 +168,16 @@ def choose_artifacts(artifacts: list[Json], wanted: str | None) -> list[Json]:
     return chosen
 
 
-def check_runtime(version: str, artifact: Json) -> None:
-    """Raises `EngineError` (exit code 4) if this TensorFlow must not run the artifact."""
+def check_runtime(package: str, version: str, artifact: Json) -> None:
+    """Raises `EngineError` (exit code 4) if this `package` must not run the artifact."""
     supported = artifact["runtime"].get("min_version")
     if supported is None:
         return
-    oldest = supported.get("tensorflow")
+    oldest = supported.get(package)
     if oldest is None or _version_key(version) < _version_key(oldest):
-        needed = f"TensorFlow {oldest} or newer" if oldest else " or ".join(sorted(supported))
+        needed = f"{package} {oldest} or newer" if oldest else " or ".join(sorted(supported))
         raise EngineError(
-            f"{artifact['id']} needs {needed}; this is TensorFlow {version}", exit_code=4
+            f"{artifact['id']} needs {needed}; this is {package} {version}", exit_code=4
         )
 
 

@@ -1,13 +1,14 @@
 """One server for the whole session: its models are changed over gRPC, as an operator would."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import SHARED
+from tests.conftest import ROOT, SHARED
 from tests.server import replay
 from tests.server.serving import Serving
 
@@ -24,13 +25,17 @@ def replay_models(shared, once):
         (folder / "models.json").write_text(json.dumps([json.loads(key) for key in keys]))
         script = [sys.executable, HERE / "make_replay_models.py", folder]
         done = subprocess.run(
-            [*script, SHARED / "tfserving" / "models"], capture_output=True, text=True, check=False
+            [*script, SHARED / "tfserving" / "models"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
         )
         assert done.returncode == 0, done.stderr
 
     folder = once("replay-models", make)
     found = {key: folder / str(number) for number, key in enumerate(keys)}
-    return {**found, "eager": folder / "eager", "warmup": folder / "warmup"}
+    return {**found, **{name: folder / name for name in ("eager", "warmup", "python")}}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +46,7 @@ def serving(tmp_path_factory):
     config.write_text("model_config_list {}\n")
     server = Serving(
         folder, f"--model_config_file={config}", "--file_system_poll_wait_seconds=0.2",
-        "--access_log=json", "--enable_grpc_healthcheck_service",
+        "--access_log=json", "--enable_grpc_healthcheck_service", "--allow_model_code",
         "--rest_api_enable_cors_support", "--max_body_bytes=4000000",
         "--model_config_file_poll_wait_seconds=1",
     )  # fmt: skip

@@ -115,7 +115,16 @@ def save_with_warmup(folder):
             file.write(log.SerializeToString())
 
 
+def save_python(folder):
+    """Models whose `call` is Python, and what they answer."""
+    from tests.server import python_models
+
+    folder.mkdir()
+    python_models.save(folder)
+
+
 save_with_warmup(FOLDER / "warmup")
+save_python(FOLDER / "python")
 save_eager(FOLDER / "eager")
 for number, description in enumerate(json.loads((FOLDER / "models.json").read_text())):
     (FOLDER / str(number)).mkdir()
