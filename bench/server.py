@@ -1,9 +1,9 @@
 """Serving: this server against LitServe, BentoML, mosec and Flask, with wrk, side by side.
 
-    python -m bench.server [--seconds 8] [--only NAME ...]
+    python -m bench.server [--model digits|mobilenet] [--seconds 8] [--only NAME ...]
 
-The digits example as JSON (8 kB), at 1, 8 and 64 connections. Needs wrk; the others come into an
-environment of their own, bench/.work/peers.
+The digits example as JSON (8 kB), or a MobileNetV2 at 224 x 224 (1.4 MB), at 1, 8 and 64
+connections. Needs wrk; the others come into an environment of their own, bench/.work/peers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 WORK = HERE / ".work"
 MODEL = WORK / "digits"
+MOBILENET = WORK / "mobilenet"
+SHAPES = {MODEL: (1, 28, 28, 1), MOBILENET: (1, 224, 224, 3)}
 CONNECTIONS = (1, 8, 64)
 START_LIMIT_S = 180
 
@@ -37,9 +39,14 @@ PEERS = (
     "flask", "gunicorn",
 )  # fmt: skip
 EXPORT = """
-import keras, shutil, sys
-shutil.copy(sys.argv[1], sys.argv[2] + "/model.keras")
-keras.saving.load_model(sys.argv[1]).export(sys.argv[2] + "/1", verbose=False)
+import keras, sys
+keras.utils.set_random_seed(0)
+if sys.argv[1]:
+    model = keras.saving.load_model(sys.argv[1])
+else:
+    model = keras.applications.MobileNetV2(weights=None)
+model.save(sys.argv[2] + "/model.keras")
+model.export(sys.argv[2] + "/1", verbose=False)
 """
 LUA = """
 wrk.method = "POST"
@@ -75,14 +82,14 @@ class Load:
     errors: int
 
 
-def contenders() -> list[Contender]:
+def contenders(model: Path = MODEL) -> list[Contender]:
     """All servers, each in the best setting that its documentation names."""
     peers = WORK / "peers" / "bin"
     python = str(peers / "python")
     gunicorn = (str(peers / "gunicorn"), "-k", "gthread", "-w", "1", "--threads", "16")
     bind = ("-b", "127.0.0.1:PORT", "--log-level", "error")
     ours = (
-        sys.executable, "-m", "packager_server", f"--model_base_path={MODEL}", "--model_name=m",
+        sys.executable, "-m", "packager_server", f"--model_base_path={model}", "--model_name=m",
         "--rest_api_port=PORT", "--port=0", "--enable_batching",
         f"--batching_parameters_file={WORK / 'batching.txt'}",
     )  # fmt: skip
@@ -99,7 +106,7 @@ def contenders() -> list[Contender]:
     ]
 
 
-def prepare() -> None:
+def prepare(model: Path = MODEL) -> None:
     """Makes the model, the request, the others' environment and the files that wrk reads."""
     WORK.mkdir(exist_ok=True)
     if not (WORK / "peers").is_dir():
@@ -107,11 +114,13 @@ def prepare() -> None:
         subprocess.run([uv, "venv", "--quiet", WORK / "peers"], check=True)
         install = [uv, "pip", "install", "--quiet", "--python", WORK / "peers" / "bin" / "python"]
         subprocess.run([*install, *PEERS], check=True)
-    if not (MODEL / "1").is_dir():
-        MODEL.mkdir(exist_ok=True)
-        source = ROOT / "examples" / "digits" / "model.keras"
-        subprocess.run([sys.executable, "-c", EXPORT, source, MODEL], check=True)
-    image = np.random.default_rng(0).uniform(size=(1, 28, 28, 1)).round(6).tolist()
+    if not (model / "1").is_dir():
+        model.mkdir(exist_ok=True)
+        source = ROOT / "examples" / "digits" / "model.keras" if model == MODEL else ""
+        subprocess.run(
+            [sys.executable, "-c", EXPORT, source, model], check=True, stdout=subprocess.DEVNULL
+        )
+    image = np.random.default_rng(0).uniform(size=SHAPES[model]).round(6).tolist()
     body = json.dumps({"instances": image}, separators=(",", ":"))
     (WORK / "body.json").write_text(body)
     (WORK / "post.lua").write_text(LUA.format(body=WORK / "body.json"))
@@ -119,14 +128,14 @@ def prepare() -> None:
 
 
 @contextlib.contextmanager
-def running(contender: Contender) -> Iterator[tuple[str, int]]:
+def running(contender: Contender, model: Path = MODEL) -> Iterator[tuple[str, int]]:
     """Starts a server in its own process group; yields its URL and process id."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
     command = [part.replace("PORT", port) for part in contender.command]
     environment = {
-        **os.environ, "BENCH_MODEL": str(MODEL), "TF_CPP_MIN_LOG_LEVEL": "3",
+        **os.environ, "BENCH_MODEL": str(model), "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": f"{ROOT / 'server'}:{HERE / 'peers'}",
     }  # fmt: skip
     log = (WORK / "server.log").open("w")
@@ -199,15 +208,17 @@ def memory_mb(group: int) -> float:
 def main() -> None:
     """Prints the table as Markdown, row by row."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=("digits", "mobilenet"), default="digits")
     parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=[])
     arguments = parser.parse_args()
-    prepare()
+    model = MODEL if arguments.model == "digits" else MOBILENET
+    prepare(model)
     print("| | 1: req/s, p50, p99 ms | 8 | 64 | MB | errors |\n|---|---|---|---|---|---|")
-    for contender in contenders():
+    for contender in contenders(model):
         if arguments.only and contender.name not in arguments.only:
             continue
-        with running(contender) as (url, pid):
+        with running(contender, model) as (url, pid):
             load(url, 64, 3)
             loads = [load(url, connections, arguments.seconds) for connections in CONNECTIONS]
             memory = memory_mb(pid)

@@ -2,8 +2,10 @@
 
     python -m bench.server_limits [--seconds 8]
 
-Overload: 64 connections against 512, with a queue of 4 batches of 16. Bare: MobileNetV2 at
-224 x 224 in a loop at its best batch size, against single-image gRPC requests of 32 clients.
+Steady: latency at 80 % of the peak, requests at fixed times from 64 connections (h2load, from
+Debian's nghttp2-client). Overload: 64 connections against 512, with a queue of 4 batches of 16.
+Bare: MobileNetV2 at 224 x 224 in a loop at its best batch size, against single-image gRPC requests
+of 32 clients.
 """
 
 from __future__ import annotations
@@ -14,19 +16,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from bench.server import MODEL, WORK, Contender, contenders, load, prepare, running
+import numpy as np
 
-MOBILENET = WORK / "mobilenet"
+from bench.server import MOBILENET, MODEL, WORK, Contender, contenders, load, prepare, running
+
 SMALL_QUEUE = """max_batch_size { value: 16 }
 max_enqueued_batches { value: 4 }
 num_batch_threads { value: 1 }
-"""
-
-EXPORT = """
-import keras, sys
-keras.utils.set_random_seed(0)
-keras.applications.MobileNetV2(weights=None).export(sys.argv[1] + "/1", verbose=False)
-print("exported")
 """
 
 BARE = """
@@ -85,9 +81,32 @@ def python(code: str, *arguments: object) -> str:
 
 def ours(model: Path, grpc_port: int) -> Contender:
     """Returns this server with another model and an open gRPC port."""
-    found = contenders()[0]
-    flags = [flag for flag in found.command if not flag.startswith(("--port", "--model_base"))]
-    return replace(found, command=(*flags, f"--port={grpc_port}", f"--model_base_path={model}"))
+    found = contenders(model)[0]
+    flags = [flag for flag in found.command if not flag.startswith("--port")]
+    return replace(found, command=(*flags, f"--port={grpc_port}"))
+
+
+def steady(seconds: int) -> None:
+    connections, log = 64, WORK / "h2load.log"
+    with running(contenders()[0]) as (url, _):
+        load(url, connections, 3)
+        peak = load(url, connections, seconds)
+        rate = 0.8 * peak.per_second
+        log.unlink(missing_ok=True)
+        subprocess.run(
+            [
+                "h2load", "--h1", "-t1", f"-c{connections}", f"--rps={rate / connections:.3f}",
+                f"-D{seconds}", f"--log-file={log}", "-d", WORK / "body.json",
+                "-H", "content-type: application/json", url,
+            ],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    rows = np.loadtxt(log, dtype=np.int64, ndmin=2)
+    p50, p99 = np.percentile(rows[:, 2], (50, 99)) / 1000
+    print(
+        f"steady: {len(rows) / seconds:.0f} req/s, 80 % of {peak.per_second:.0f}: p50 {p50:.1f} ms,"
+        f" p99 {p99:.1f} ms ({p99 / p50:.1f} times), {int((rows[:, 1] != 200).sum())} not 200"
+    )
 
 
 def overload(seconds: int) -> None:
@@ -113,13 +132,12 @@ def grpc_digits(seconds: int) -> None:
 
 
 def bare_and_served(seconds: int) -> None:
-    if not (MOBILENET / "1").is_dir():
-        MOBILENET.mkdir(exist_ok=True)
-        python(EXPORT, MOBILENET)
+    prepare(MOBILENET)
     bare = float(python(BARE, MOBILENET, 3 * seconds))
     with running(replace(ours(MOBILENET, 9876), path="/v1/models/m", body=False)):
         name = python(NAME, MOBILENET)
         served = float(python(GRPC, "127.0.0.1:9876", 3 * seconds, 32, name, "1,224,224,3"))
+    prepare()
     print(
         f"MobileNetV2: bare {bare:.1f} images/s at its best batch size, served over gRPC "
         f"{served:.1f}: {served / bare:.2f}"
@@ -137,10 +155,12 @@ def main() -> None:
     """Prints one line for each question."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=int, default=8)
-    parser.add_argument("--only", default="", help="overload, grpc_digits or bare_and_served")
+    parser.add_argument(
+        "--only", default="", help="steady, overload, grpc_digits or bare_and_served"
+    )
     arguments = parser.parse_args()
     prepare()
-    for question in (overload, grpc_digits, bare_and_served):
+    for question in (steady, overload, grpc_digits, bare_and_served):
         if arguments.only in ("", question.__name__):
             question(arguments.seconds)
 
