@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ class ServingApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
+        if self._access_log is not None:
+            headers.setdefault(b"x-request-id", secrets.token_hex(8).encode())
         request = _Request(scope, headers, _target(scope))
         response: Response | None
         try:

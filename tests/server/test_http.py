@@ -182,10 +182,13 @@ def test_cors_answers_pages_of_other_origins(half):
 def test_request_ids_and_the_access_log(half):
     _, headers, _ = half.send("GET", f"/v1/models/{HALF}", None, {"X-Request-Id": "abc-7"})
     assert headers["x-request-id"] == "abc-7"
+    made = [half.send("GET", f"/v1/models/{HALF}", None)[1]["x-request-id"] for _ in range(2)]
+    assert len({"abc-7", *made}) == 3
     lines = [line.partition(" INFO ")[2] for line in half.log.splitlines()]
     entries = [json.loads(line) for line in lines if line.startswith("{")]
     found = next(one for one in entries if one["request_id"] == "abc-7")
     assert (found["method"], found["status"], found["model"]) == ("GET", 200, HALF)
+    assert set(made) <= {one["request_id"] for one in entries}
 
 
 def test_metrics_count_by_model_and_code(half):
