@@ -33,6 +33,7 @@ class Inspection:
 
     Attributes:
         file: The recognised source.
+        treatment: What was done with it first; empty when it was opened as it is.
         inputs: Name, shape and dtype of each input.
         outputs: The same of the outputs, with their activation.
         parameters: Number of weights.
@@ -41,6 +42,7 @@ class Inspection:
     """
 
     file: ModelFile
+    treatment: str
     inputs: tuple[dict[str, Any], ...]
     outputs: tuple[dict[str, Any], ...]
     parameters: int
@@ -82,6 +84,7 @@ def _inspected(
 ) -> Inspection:
     return Inspection(
         file=file,
+        treatment=opened.get("treatment", file.treatment),
         inputs=tuple(opened["inputs"]),
         outputs=tuple(opened["outputs"]),
         parameters=opened["parameters"],
@@ -103,7 +106,7 @@ def to_json(found: Inspection) -> dict[str, Any]:
         "source": found.file.source,
         "format": found.file.format,
         "saved_by": found.file.saved_by,
-        "treatment": found.file.treatment,
+        "treatment": found.treatment,
         "sha256": found.file.sha256,
         "size_bytes": found.file.size_bytes,
         "parameters": found.parameters,
@@ -121,7 +124,7 @@ def show(found: Inspection, reporter: Reporter) -> None:
     out = Console(highlight=False, soft_wrap=True, markup=False)
     file = found.file
     size = human_size(file.size_bytes)
-    saved = f"saved by {file.saved_by}" + (f"; {file.treatment}" if file.treatment else "")
+    saved = f"saved by {file.saved_by}" + (f"; {found.treatment}" if found.treatment else "")
     out.print(f"{Path(file.source).name}: {file.format}, {saved}, {size}")
     out.print(f"{found.parameters:,} parameters, {len(found.layers)} layers")
     for kind, ends in (("input", found.inputs), ("output", found.outputs)):

@@ -167,7 +167,7 @@ def _exported(
         ends=ends,
     )
     _warn_of_text(opened, reporter)
-    return opened
+    return {**opened, "treatment": "exported by tf-keras: Keras 3 has no exact form of it"}
 
 
 def _warn_of_text(opened: Opened, reporter: Reporter) -> None:
