@@ -7,6 +7,8 @@ LEGACY := .venv-edge-legacy
 TFJS_READER := .venv-tfjs-reader
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
+# Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-legacy setup-tfjs-reader setup-clients vendor demo test test-fast soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
@@ -20,7 +22,7 @@ $(UV):
 	$(BIN)/python -m pip install --quiet uv
 
 $(STAMP): $(UV) requirements/dev.txt pyproject.toml
-	$(UV) pip install --quiet --python $(BIN)/python -r requirements/dev.txt
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements/dev.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $(STAMP)
 
@@ -64,7 +66,7 @@ demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 
 test: $(STAMP) vendor setup-legacy setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
-	$(PYTEST) -n 2 --dist loadfile $(TESTS)
+	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 	$(PYTEST) -m "not tf and not node and not browser and not legacy and not clients" $(TESTS)

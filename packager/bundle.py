@@ -248,6 +248,10 @@ class Manifest:
             f"{self.name}/{self.version} has no artifact {artifact_id!r}; it has {known}"
         )
 
+    def ends(self) -> tuple[Any, ...]:
+        """Returns what decides how samples are read: inputs, outputs, task and labels."""
+        return (self.inputs, self.outputs, self.task, self.labels)
+
     def card(self) -> dict[str, Any]:
         """Returns what is embedded into single files, so that they explain themselves."""
         keys = (

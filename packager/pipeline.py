@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import packager
-from packager import assets, bundle, declare, opening, publish, report, samples
+from packager import assets, bundle, describe, opening, publish, report, samples
 from packager.bundle import Golden, Manifest
 from packager.children import Child, Pending, scratch
 from packager.config import Config
@@ -22,24 +18,21 @@ from packager.console import Reporter, human_size
 from packager.errors import (
     BundleError,
     GateFailed,
-    ModelError,
     PackagerError,
     UnsupportedError,
 )
 from packager.job import Failure, Job, remove
-from packager.labels import check_distinct, check_labels, read_labels
-from packager.loaders import keras_file
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
 from packager.samples import Samples
-from packager.targets import TARGETS, Selection, as_python, select, tfjs, tfjs_layers
-from packager.targets.tfjs_flatten import UniqueNames
+from packager.targets import TARGETS, Selection, as_python, select, tfjs
 from packager.verify import tfjs_check
 from packager.verify.check import UNVERIFIED, SourceOutputs, store_golden, verify_artifacts
 from packager.verify.tfjs_check import Inside
 
-_TOOLS = ("ai-edge-litert", "litert-quantizer", "pillow")
+# Above this, reading a file twice takes longer than it may spare.
+_LARGE = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -95,6 +88,7 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as source,
         Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
+        early = _early(config, found, stage, work, reporter)
         opened = opening.open_source(
             config.model,
             found,
@@ -103,8 +97,10 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             reporter,
             keep_python=[t.id for t in selection.targets] == ["keras"],
         )
-        manifest = _declare(config, found, stage, opened)
+        manifest = describe.manifest_of(config, found, stage, opened)
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
+        if early is not None and early[0] == manifest.ends():
+            job.data = early[1]
         if opened["no_graph"]:
             _keep_python(job, opened["no_graph"])
         manifest = _make(job)
@@ -125,6 +121,31 @@ def _keep_python(job: Job, reason: str) -> None:
     job.selection = as_python(job.selection)
 
 
+def _early(
+    config: Config, found: ModelFile, stage: Staging, work: Path, reporter: Reporter
+) -> tuple[Any, Samples] | None:
+    """Prepares the samples while TensorFlow starts, so that wrong ones are told at once.
+
+    Returns:
+        The ends for which they were prepared, and the samples; None where only TensorFlow can tell
+        what the model's ends are.
+    """
+    described = describe.from_file(found) if found.size_bytes < _LARGE else None
+    if described is None:
+        return None
+    manifest = describe.manifest_of(config, found, stage, described[1])
+    return manifest.ends(), _prepare(config, manifest, stage.folder, work, reporter)
+
+
+def _prepare(
+    config: Config, manifest: Manifest, folder: Path, work: Path, reporter: Reporter
+) -> Samples:
+    with reporter.stage("prepare the samples") as detail:
+        data = samples.prepare(config, manifest, folder, work, reporter.warn)
+        detail.append(data.summary())
+    return data
+
+
 def _without_tensorflow(
     config: Config, found: ModelFile, selection: Selection
 ) -> tuple[LayerGraph, dict[str, Any]] | None:
@@ -133,15 +154,7 @@ def _without_tensorflow(
     None where TensorFlow is needed: to verify, for other targets, or to read the file.
     """
     only_layers = [target.id for target in selection.targets] == ["tfjs/layers"]
-    if config.verify or not only_layers or found.format != "keras3":
-        return None
-    graph = keras_file.read(Path(found.source))
-    plan = tfjs_layers.plan(graph, UniqueNames()) if graph else None
-    # A refusal is worded once Keras has opened the file.
-    if graph is None or plan is None or plan.reasons:
-        return None
-    ends = keras_file.ends(graph, plan.outputs)
-    return None if ends is None else (graph, ends)
+    return None if config.verify or not only_layers else describe.from_file(found)
 
 
 def _write_unverified(
@@ -153,9 +166,7 @@ def _write_unverified(
     reporter: Reporter,
 ) -> BuildResult:
     """Publishes a bundle that nothing has run."""
-    manifest = _declare(
-        config, found, stage, {**ends, "saved_by": found.saved_by, "tools": {}, "as_python": False}
-    )
+    manifest = describe.manifest_of(config, found, stage, ends)
     with reporter.stage("tfjs/layers") as detail:
         artifact, _ = tfjs.write(graph, config, manifest, stage.folder)
         detail.append(human_size(artifact.size_bytes))
@@ -164,72 +175,12 @@ def _write_unverified(
     return _publish(config, reporter, manifest, stage)
 
 
-def _declare(config: Config, found: ModelFile, stage: Staging, opened: dict[str, Any]) -> Manifest:
-    """Declares the opened model's inputs, outputs and task."""
-    labels = _labels(config)
-    # Without a graph the activation was measured: numbers between 0 and 1 may be something else.
-    unclear = opened["as_python"] and opened["outputs"][0]["activation"] == "sigmoid"
-    declared = declare.declare(
-        opened,
-        task=config.task or ("none" if unclear and not labels else None),
-        threshold=config.threshold,
-        labels=labels,
-        preprocess=config.preprocess,
-    )
-    _refuse_text(opened["outputs"])
-    outputs = [bundle.to_json(output) for output in declared.outputs]
-    check_labels(list(declared.labels), outputs, declared.task)
-    is_path = found.format != "callable"
-    file = Path(found.source).resolve().name if is_path else found.source
-    return Manifest(
-        name=stage.target.parent.name,
-        version=stage.version,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        source=bundle.Source(file, found.sha256, found.format, opened["saved_by"]),
-        task=declared.task,
-        threshold=declared.threshold,
-        inputs=declared.inputs,
-        outputs=declared.outputs,
-        labels=declared.labels,
-        gates=config.gates,
-        tools=_tools(opened["tools"]),
-    )
-
-
-def _refuse_text(outputs: list[dict[str, Any]]) -> None:
-    for end in outputs:
-        if end["dtype"] == "string":
-            raise ModelError(
-                f"the output {end['name']!r} is text; packager compares numbers",
-                hint="end the model before the numbers become text; labels belong to --labels",
-            )
-
-
-def _labels(config: Config) -> tuple[str, ...]:
-    if isinstance(config.labels, str):
-        return tuple(read_labels(Path(config.labels)))
-    labels = config.labels or ()
-    if labels:
-        check_distinct(labels, "labels")
-    return labels
-
-
-def _tools(opened: dict[str, str]) -> dict[str, str]:
-    found = {"packager": packager.__version__, "python": platform.python_version(), **opened}
-    for name in _TOOLS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
 def _make(job: Job) -> Manifest:
     """Makes, describes and verifies the artifacts."""
     modules = [importlib.import_module(name) for name in job.selection.modules]
     # TensorFlow works on all of this while the samples are prepared here.
     asked = [(module, module.ask(job)) for module in modules]
-    with job.reporter.stage("prepare the samples") as detail:
-        data = samples.prepare(job.config, job.manifest, job.folder, job.work, job.reporter.warn)
-        detail.append(data.summary())
+    data = job.data or _prepare(job.config, job.manifest, job.folder, job.work, job.reporter)
     job.data = data
     source_outputs, answers = _ask_source(job, data)
     for module, pending in asked:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from PIL import Image
 
 from packager import config
+from packager.children import Child
+from packager.errors import ModelError
 from tests.conftest import DIGITS, ROOT, packager
 
 CHECK_IMPORTS = """
@@ -108,10 +111,27 @@ def empty():
 
 
 @pytest.mark.tf
+def test_a_model_that_cannot_be_used(models, tmp_path):
+    ran = packager("build", models / "nan.keras", "--output", tmp_path / "out")
+    refused(ran, 2, "the weight out/kernel holds 8 values that are NaN")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def opening(tmp_path_factory):
+    """One TensorFlow child that has `uncalled.py` on its path."""
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "uncalled.py").write_text(UNCALLED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
+        with Child("packager.loaders.worker") as child:
+            yield child
+
+
+@pytest.mark.tf
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ("nan.keras", "the weight out/kernel holds 8 values that are NaN"),
         ("custom.keras", "'Doubling'"),
         ("uncalled:make", "has never been called"),
         ("uncalled:number", "returned int"),
@@ -120,12 +140,19 @@ def empty():
         ("no.such.module:make", "cannot be imported"),
     ],
 )
-def test_models_that_cannot_be_used(models, tmp_path, source, text):
-    (tmp_path / "uncalled.py").write_text(UNCALLED)
-    source = source if ":" in source else models / source
-    ran = packager("build", source, "--output", tmp_path / "out", cwd=tmp_path)
-    refused(ran, 2, text)
-    assert not (tmp_path / "out").exists()
+def test_models_that_cannot_be_opened(models, opening, source, text):
+    is_code = ":" in source
+    with pytest.raises(ModelError, match=re.escape(text)) as caught:
+        opening.call(
+            "open",
+            "opening the model",
+            source=source if is_code else models / source,
+            format="callable" if is_code else "keras3",
+            saved_by="keras 3",
+        )
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+    assert ("--custom-objects" in caught.value.hint) == (source == "custom.keras")
 
 
 @pytest.mark.tf
@@ -147,9 +174,7 @@ def texts_file(path, text, encoding="utf-8"):
 @pytest.mark.parametrize(
     ("content", "encoding", "code"),
     [
-        ("a\nb\nc\nd\n", "utf-8", 0),
-        ("a\r\nb\r\nc\r\nd", "utf-8-sig", 0),
-        ("고양이\n개\n새\n해바라기\n", "utf-8", 0),
+        ("고양이\r\n개\r\n새\r\n해바라기", "utf-8-sig", 0),
         ("a\nb\nc\n", "utf-8", 2),
         ("a\nb\nc\nd\ne\n", "utf-8", 2),
         ("a\nb\nb\nd\n", "utf-8", 2),

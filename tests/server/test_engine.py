@@ -507,7 +507,7 @@ def test_names_of_tensors_do_not_become_paths(name, tmp_path):
 def test_an_old_tensorflow_must_not_run_it(answers):
     code, answer = verified(answers, "too old")
     assert (code, answer["artifacts"][0]["status"]) == (4, "skipped")
-    assert "needs TensorFlow 99.1 or newer" in answer["artifacts"][0]["reason"]
+    assert "needs tensorflow 99.1 or newer" in answer["artifacts"][0]["reason"]
 
 
 @pytest.mark.parametrize(
