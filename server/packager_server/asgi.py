@@ -40,6 +40,8 @@ _LARGE_BODY = 1 << 18
 _LARGE_OUTPUT = 20_000
 # A refused request's body is still read if it is not larger than this.
 _DISCARDED_BODY = 1 << 20
+_REFUSAL_EVERY_S = 0.002
+_LATEST_REFUSAL_S = 1.0
 
 
 class ClientGone(Exception):
@@ -107,6 +109,7 @@ class ServingApp:
         self._flask = WSGIMiddleware(flask_app, workers=self._limits.flask_threads)
         self._flask_waiting = 0
         self._arriving = 0
+        self._next_refusal = 0.0
         # Answered on the loop itself: they must not wait behind pictures.
         self._probes = probes or {}
         self.draining = False
@@ -151,11 +154,11 @@ class ServingApp:
         request.model, request.api = route.name, route.verb or ""
         if route.verb is None:
             return self._api.describe(route)
+        # Refusing before reading and parsing keeps an overloaded server answering.
+        await self._refuse_when_full()
         body = await self._body(request, receive)
-        # Refusing before parsing keeps an overloaded server answering. Nothing waits between here
-        # and the queue, so that a request that is parsed also finds its place.
-        if self._core.scheduler.is_full():
-            raise ServeError(QUEUE_FULL, Code.UNAVAILABLE)
+        # Nothing waits between here and the queue, so that what is parsed also finds its place.
+        await self._refuse_when_full()
         if len(body) < _LARGE_BODY:
             prepared = self._api.prepare(route, body)
         else:
@@ -164,6 +167,20 @@ class ServingApp:
         if sum(value.size for value in outputs.values()) < _LARGE_OUTPUT:
             return Response(200, prepared.answer(outputs))
         return Response(200, await _in_thread(prepared.answer, outputs))
+
+    async def _refuse_when_full(self) -> None:
+        """Raises `ServeError` when the queue is full, at most so often a second.
+
+        Clients that try again at once would else take the time of those who are answered.
+        """
+        if not self._core.scheduler.is_full():
+            return
+        now = time.monotonic()
+        self._next_refusal = max(now, self._next_refusal + _REFUSAL_EVERY_S)
+        wait_s = min(self._next_refusal - now, _LATEST_REFUSAL_S)
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        raise ServeError(QUEUE_FULL, Code.UNAVAILABLE)
 
     async def _run(self, prepared: Prepared) -> Tensors:
         """Runs a call without blocking the loop.
@@ -235,14 +252,15 @@ class ServingApp:
         if size > _DISCARDED_BODY and self._arriving + size > self._limits.max_arriving_bytes:
             raise ServeError("Too many large requests at the same time", Code.UNAVAILABLE)
         self._arriving += size
-        reading = asyncio.ensure_future(_read(receive, limit))
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(_read(receive, limit))
+        timer = loop.call_later(self._limits.body_timeout_s, reading.cancel)
         try:
-            await asyncio.wait((reading,), timeout=self._limits.body_timeout_s)
-            if not reading.done():
-                reading.cancel()
-                raise ServeError("The request's body did not arrive in time", http=408)
-            return reading.result()
+            return await reading
+        except asyncio.CancelledError:
+            raise ServeError("The request's body did not arrive in time", http=408) from None
         finally:
+            timer.cancel()
             self._arriving -= size
 
     async def _through_flask(self, request: _Request, receive: Receive, send: Send) -> None:

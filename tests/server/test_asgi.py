@@ -107,6 +107,28 @@ def test_large_bodies_are_bounded_together(make):
     assert asyncio.run(flood()) == [408, 408, 503, 503]
 
 
+def test_refusals_are_spread_over_time_but_none_waits_long(make, monkeypatch):
+    model = fakes.scaled()
+    core = make(model, batching=Batching(num_batch_threads=1))
+    monkeypatch.setattr(core.scheduler, "is_full", lambda: True)
+    app = App(core)
+    waits = []
+
+    async def note(seconds):
+        waits.append(seconds)
+
+    async def flood(count):
+        monkeypatch.setattr(asyncio, "sleep", note)
+        return [await app.send(*PREDICT) for _ in range(count)]
+
+    answers = asyncio.run(flood(1200))
+    assert {status for status, _, _ in answers} == {503}
+    assert all(b"retry-after" in headers for _, headers, _ in answers)
+    assert len(waits) >= 1100  # the first of them goes at once
+    assert waits[10] < waits[100] < waits[400]
+    assert max(waits) <= 1.0
+
+
 def test_a_slow_model_is_504_and_the_loop_goes_on(make):
     model = fakes.scaled()
     core = make(model, batching=Batching(num_batch_threads=1))
