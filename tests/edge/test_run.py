@@ -365,14 +365,15 @@ class TestRuntimeChoice:
 
         class Failing(module.Interpreter):
             def __init__(self, **options):
-                if "experimental_op_resolver_type" not in options:
+                if options["experimental_op_resolver_type"] == module.OpResolverType.AUTO:
                     raise RuntimeError("failed to create XNNPACK runtime")
                 super().__init__(**options)
 
         monkeypatch.setattr(module, "Interpreter", Failing)
         runtime = {"name": "ai-edge-litert", "version": "2"}
         path = built / "digits/2/tflite/digits.int8.tflite"
-        assert runner.load_interpreter(runtime, path, 1).get_signature_list()
+        args = runner.parse(["info", str(path)])
+        assert runner.load_interpreter(runtime, path, args).get_signature_list()
         assert "trying the plain kernels" in capsys.readouterr().err
 
     def test_without_any_interpreter(self, program, bundle):
@@ -468,7 +469,7 @@ class TestInfo:
     def test_a_file_without_a_card(self, command, built):
         answer = command("info", built / "loose/two.tflite")
         assert answer.code == 0
-        assert "no card in this file" in answer.out
+        assert "no card in this file" in answer.err
 
 
 class TestPredict:
@@ -623,7 +624,9 @@ class TestAnswers:
 
 class TestTensors:
     def tensor(self, runner, dtype, scales, zeros, axis=0, shape=(1, 2, 3)):
-        return runner.Tensor("x", 0, shape, dtype, np.array(scales), np.array(zeros), axis)
+        quantization = {"scales": scales, "zero_points": zeros, "quantized_dimension": axis}
+        detail = {"index": 0, "shape": shape, "dtype": dtype}
+        return runner.Tensor("x", {**detail, "quantization_parameters": quantization})
 
     def test_per_axis_output(self, runner):
         tensor = self.tensor(runner, np.int8, [0.5, 2.0], [0, 1], axis=1)
@@ -664,7 +667,8 @@ class TestTensors:
         opened = runner.open_target(str(bundle))
         picture = bundle / "golden/002.image.png"
         for mode in ("int8", "int16x8", "uint8"):
-            model = runner.Model(opened, opened.artifact(f"tflite/{mode}"), "ai-edge-litert", 1)
+            args = runner.parse(["info", str(bundle)])
+            model = runner.Model(opened, opened.artifact(f"tflite/{mode}"), args)
             tensor = model.inputs["image"]
             slow = tensor.encode(reference.preprocess(picture, model.specs["image"]))
             np.testing.assert_array_equal(model.tensor("image", picture), slow[0])
