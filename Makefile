@@ -8,7 +8,7 @@ TFJS_READER := .venv-tfjs-reader
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy setup-tfjs-reader setup-clients vendor demo test test-fast soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -64,10 +64,15 @@ demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 
 test: $(STAMP) vendor setup-legacy setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
+	sh tests/edge/ensure-sshd.sh
 	$(PYTEST) -n 2 --dist loadfile $(TESTS)
 
 test-fast: $(STAMP) ## without TensorFlow, browsers and Node
-	$(PYTEST) -m "not tf and not node and not browser and not legacy and not clients" $(TESTS)
+	$(PYTEST) -m "not tf and not node and not browser and not legacy and not clients and not device" $(TESTS)
+
+test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, root for the first time)
+	sh tests/device/make_roots.sh .device-roots $(BIN)/python
+	$(PYTEST) -m device tests/device
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/tfjs
@@ -99,7 +104,9 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt; \
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
-	compile --group clients -o requirements/clients.txt
+	compile --group clients -o requirements/clients.txt; \
+	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
+	compile --group device-armhf --no-deps -o requirements/device-armhf.txt
 
 docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
 	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \
@@ -117,4 +124,4 @@ wheel: $(STAMP) vendor ## build dist-wheel/*.whl
 	$(UV) build --quiet --wheel --out-dir dist-wheel
 
 clean:
-	rm -rf .venv $(LEGACY) $(TFJS_READER) $(CLIENTS) dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(LEGACY) $(TFJS_READER) $(CLIENTS) .device-roots dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache

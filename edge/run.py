@@ -1274,19 +1274,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def tensors(self, body: bytes) -> dict[str, Any]:
         """Answers {"instances": [a sample, ...]} or {"inputs": {name: [a value a sample, ...]}}."""
         try:
-            request = dict(json.loads(body))
-            columns = request.get("inputs", [])
-            columns = (
-                columns if isinstance(columns, dict) else dict.fromkeys(self.model.inputs, columns)
-            )
-            rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-            rows = list(request.get("instances", rows))
-        except (ValueError, TypeError) as error:
+            request = json.loads(body)
+            if "inputs" not in request:
+                rows = list(request["instances"])
+            else:
+                columns = request["inputs"]
+                if not isinstance(columns, dict):
+                    columns = dict.fromkeys(self.model.inputs, columns)
+                rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        except (ValueError, TypeError, KeyError) as error:
             raise SampleError(f"expected JSON with instances or inputs: {error}") from None
         outputs = [self.model(load_sample(self.model, row, files=False)) for row in rows]
         lists = [answer(output, {}, 1)["outputs"] for output in outputs]
         one = len(self.model.outputs) == 1
-        if "instances" in request:
+        if "inputs" not in request:
             return {"predictions": [next(iter(row.values())) if one else row for row in lists]}
         named = {name: [row[name] for row in lists] for name in self.model.outputs}
         return {"outputs": next(iter(named.values())) if one else named}

@@ -115,6 +115,7 @@ def tolerances(
     outputs: Sequence[OutputSpec],
     spread: Mapping[str, float],
     rounding: Mapping[str, float],
+    kernels: Mapping[str, float],
 ) -> dict[str, float]:
     """Largest allowed difference of an artifact's outputs on another machine, by output.
 
@@ -123,6 +124,7 @@ def tolerances(
         outputs: The model's outputs.
         spread: The `metrics.output_range` of each output of the source model.
         rounding: How much each output moves when the inputs move to neighbouring floats.
+        kernels: How much each output of an integer artifact differs between kernels.
     """
     steps = {end.name: end.scale for end in artifact.io if end.role == "output"}
     mode = artifact.quantization.mode if artifact.quantization else "float32"
@@ -130,9 +132,9 @@ def tolerances(
     for spec in outputs:
         if steps.get(spec.name):
             # One step, and a little for the rounding of the stored decimal numbers.
-            found[spec.name] = max(steps[spec.name]) * 1.001
+            found[spec.name] = (max(steps[spec.name]) + kernels.get(spec.name, 0.0)) * 1.001
         elif mode.startswith("int8"):
-            found[spec.name] = spread[spec.name] / 255 * 1.001
+            found[spec.name] = (spread[spec.name] / 255 + kernels.get(spec.name, 0.0)) * 1.001
         else:
             share = _FLOAT_TOLERANCE.get(mode, _DEFAULT_FLOAT_TOLERANCE)
             widened = min(ROUNDING_FACTOR * rounding[spec.name], LARGEST_SHARE * spread[spec.name])
