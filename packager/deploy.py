@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +31,7 @@ from packager.errors import EnvironmentLacks, GateFailed, PackagerError, UsageEr
 
 _SSH_FAILED = 255
 _NOT_FOUND = 127
-# Keeps one connection for all steps, so that a password is asked for once.
-_SHARED_CONNECTION = ("-o", "ControlMaster=auto", "-o", "ControlPersist=60")
-
+_POLL_S = 0.05
 # A new link is renamed over the old one: at every moment `current` leads to a whole bundle.
 _SWITCH = """set -eu; cd {folder}
 point() {{ ln -s "$2" ".$1.new" && mv -T ".$1.new" "$1"; }}
@@ -80,13 +79,12 @@ class Target:
         return cls(host, folder)
 
 
+@dataclass(frozen=True)
 class Device:
-    """Runs commands on a device; use as a context manager, which closes the connection."""
+    """Runs commands on a device, over a connection that is open; `ssh` is the command for it."""
 
-    def __init__(self, target: Target, ssh: str, control: Path) -> None:
-        path = ("-o", f"ControlPath={control}/%C")
-        self.target = target
-        self.ssh = (*shlex.split(ssh), *_SHARED_CONNECTION, *path)
+    target: Target
+    ssh: tuple[str, ...]
 
     def run(self, script: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
         """Runs a shell script there.
@@ -194,15 +192,32 @@ def rollback(target: Target, *, ssh: str = "ssh") -> str:
 
 @contextlib.contextmanager
 def _connected(target: Target, ssh: str) -> Iterator[Device]:
+    """Opens one connection for all steps, so that a password is asked for once."""
     # A socket's path is limited to about 100 bytes.
-    with tempfile.TemporaryDirectory(prefix="pk-") as control:
-        device = Device(target, ssh, Path(control))
+    with tempfile.TemporaryDirectory(prefix="pk-") as folder, tempfile.TemporaryFile() as log:
+        socket = Path(folder, "s")
+        through = (*shlex.split(ssh), "-o", f"ControlPath={socket}", "-o", "ControlPersist=no")
+        command = [*through, "-o", "ControlMaster=yes", "-N", target.host]
         try:
-            yield device
-        finally:
-            command = [*device.ssh, "-O", "exit", target.host]
-            with contextlib.suppress(OSError):
-                subprocess.run(command, check=False, capture_output=True)
+            master = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        except FileNotFoundError:
+            raise EnvironmentLacks(f"{command[0]} is not installed", hint="install ssh") from None
+        with master:
+            try:
+                while not socket.exists():  # the user may be typing a password
+                    if master.poll() is not None:
+                        log.seek(0)
+                        raise _unreachable(target, log.read())
+                    time.sleep(_POLL_S)
+                yield Device(target, (*through, "-o", "ControlMaster=no"))
+            finally:
+                master.terminate()
+
+
+def _unreachable(target: Target, stderr: bytes) -> EnvironmentLacks:
+    return EnvironmentLacks(
+        f"{target.host} cannot be reached: {_last_line(stderr)}", hint=f"try: ssh {target.host}"
+    )
 
 
 def _send(device: Device, folder: Path, files: Sequence[str], place: str, transport: str) -> str:
