@@ -907,7 +907,7 @@ def sentence(result: Facts) -> str:
 # ==== watch ====
 
 POLL_S = 0.2
-LARGEST_FRAME = 1 << 26
+LARGEST_FRAME = 1 << 25
 
 
 def command_watch(args: Args) -> int:
