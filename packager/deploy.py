@@ -32,6 +32,10 @@ from packager.errors import EnvironmentLacks, GateFailed, PackagerError, UsageEr
 _SSH_FAILED = 255
 _NOT_FOUND = 127
 _POLL_S = 0.05
+# A device that is switched off is noticed after a minute.
+_OPTIONS = (
+    "-o", "ControlPersist=no", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4",
+)  # fmt: skip
 # A new link is renamed over the old one: at every moment `current` leads to a whole bundle.
 _SWITCH = """set -eu; cd {folder}
 point() {{ ln -s "$2" ".$1.new" && mv -T ".$1.new" "$1"; }}
@@ -196,7 +200,7 @@ def _connected(target: Target, ssh: str) -> Iterator[Device]:
     # A socket's path is limited to about 100 bytes.
     with tempfile.TemporaryDirectory(prefix="pk-") as folder, tempfile.TemporaryFile() as log:
         socket = Path(folder, "s")
-        through = (*shlex.split(ssh), "-o", f"ControlPath={socket}", "-o", "ControlPersist=no")
+        through = (*shlex.split(ssh), "-o", f"ControlPath={socket}", *_OPTIONS)
         command = [*through, "-o", "ControlMaster=yes", "-N", target.host]
         try:
             master = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
@@ -211,7 +215,8 @@ def _connected(target: Target, ssh: str) -> Iterator[Device]:
                     time.sleep(_POLL_S)
                 yield Device(target, (*through, "-o", "ControlMaster=no"))
             finally:
-                master.terminate()
+                # Every step has ended; SIGTERM was seen to leave ssh waiting.
+                master.kill()
 
 
 def _unreachable(target: Target, stderr: bytes) -> EnvironmentLacks:

@@ -142,7 +142,10 @@ def test_an_interrupted_transfer_goes_on(deploy, ssh, versions, device, tmp_path
     cutting = tmp_path / "cutting-ssh"
     cutting.write_text(
         '#!/bin/sh\ncase "$*" in\n'
-        f'  *"tar -C"* | *"rsync --server"*) head -c 150000 | {ssh} "$@" ;;\n'
+        '  *"tar -C"* | *"rsync --server"*)\n'
+        # Nothing but `head` may hold the sender's pipe open, or the sender would wait for ever.
+        f'    exec 3<&0 </dev/null\n    head -c 150000 <&3 | {ssh} "$@" 3<&- &\n'
+        "    exec 3<&-\n    wait $! ;;\n"
         f'  *) exec {ssh} "$@" ;;\nesac\n'
     )
     cutting.chmod(0o755)
