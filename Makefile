@@ -82,6 +82,8 @@ bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/RE
 	$(BIN)/python -m bench.tfjs
 	$(BIN)/python -m bench.server
 	$(BIN)/python -m bench.server_limits
+	$(BIN)/packager build --config examples/digits/package.yaml --output bench/.work --force --quiet
+	$(BIN)/python -m bench.edge bench/.work/digits
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import ctypes
 import hashlib
-import http.server
 import importlib.metadata
 import importlib.util
 import io
@@ -34,7 +33,6 @@ import os
 import platform
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -1190,6 +1188,8 @@ def command_bench(args: Args) -> int:
 
 def bench_children(bundle: Bundle, args: Args) -> list[dict[str, Any]]:
     """Measures in child processes: memory is then one artifact's, and a crash ends one row."""
+    import subprocess
+
     names = [args.artifact] if args.artifact else [a["id"] for a in bundle.artifacts]
     counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
     entries = []
@@ -1222,75 +1222,71 @@ LARGEST_BODY = 1 << 25
 
 def command_serve(args: Args) -> int:
     """Answers on localhost: TensorFlow Serving's :predict, and pictures sent to /predict."""
-    Handler.model, Handler.top = open_model(args), args.top
-    Handler.name = str(Handler.model.facts.get("name", "model"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Handler) as server:
-        address = f"http://127.0.0.1:{server.server_port}"
-        note(f"{address}/predict and {address}/v1/models/{Handler.name}:predict")
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
-    return 0
+    # Only here: the other commands start faster without it.
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+    model, lock = open_model(args), threading.Lock()
+    path = f"/v1/models/{model.facts.get('name', 'model')}:predict"
+    calls = {"/predict": answer_picture, path: answer_tensors}
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers one request; the model does one sample at a time."""
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30
 
-    model: Model
-    top: int
-    name: str
-    lock = threading.Lock()
-    timeout = 30
-
-    def do_POST(self) -> None:
-        """Answers a picture, or tensors in JSON."""
-        length = self.headers.get("Content-Length", "")
-        calls = {"/predict": self.picture, f"/v1/models/{self.name}:predict": self.tensors}
-        status, found = 200, {}
-        try:
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
             if self.path not in calls:
                 status, found = 404, {"error": f"{self.path} is not one of {', '.join(calls)}"}
             elif not length.isdecimal() or int(length) > LARGEST_BODY:
                 status, found = 413, {"error": f"expected at most {LARGEST_BODY} bytes"}
             else:
                 body = self.rfile.read(int(length))
-                with self.lock:
-                    found = calls[self.path](body)
-        except (SampleError, RunnerError) as error:
-            status = 400 if isinstance(error, SampleError) else 500
-            found = {"error": error.message}
-        content = json.dumps(found, ensure_ascii=False).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+                try:
+                    with lock:
+                        status, found = 200, calls[self.path](model, body, args.top)
+                except (SampleError, RunnerError) as error:
+                    status = 400 if isinstance(error, SampleError) else 500
+                    found = {"error": error.message}
+            content = json.dumps(found, ensure_ascii=False).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
 
-    def picture(self, body: bytes) -> dict[str, Any]:
-        """Returns the answer to an encoded picture."""
-        outputs = self.model(load_sample(self.model, io.BytesIO(body)))
-        facts = {"model": self.name, "version": self.model.facts.get("version")}
-        return {**facts, **answer(outputs, self.model.facts, self.top)}
+    with ThreadingHTTPServer(("127.0.0.1", args.port), Handler) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        note(" and ".join(address + path for path in calls))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
 
-    def tensors(self, body: bytes) -> dict[str, Any]:
-        """Answers {"instances": [a sample, ...]} or {"inputs": {name: [a value a sample, ...]}}."""
-        try:
-            request = json.loads(body)
-            if "inputs" not in request:
-                rows = list(request["instances"])
-            else:
-                columns = request["inputs"]
-                if not isinstance(columns, dict):
-                    columns = dict.fromkeys(self.model.inputs, columns)
-                rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-        except (ValueError, TypeError, KeyError) as error:
-            raise SampleError(f"expected JSON with instances or inputs: {error}") from None
-        outputs = [self.model(load_sample(self.model, row, files=False)) for row in rows]
-        lists = [answer(output, {}, 1)["outputs"] for output in outputs]
-        one = len(self.model.outputs) == 1
+
+def answer_picture(model: Model, body: bytes, top: int) -> dict[str, Any]:
+    """Returns the answer to an encoded picture."""
+    facts = {"model": model.facts.get("name"), "version": model.facts.get("version")}
+    return {**facts, **answer(model(load_sample(model, io.BytesIO(body))), model.facts, top)}
+
+
+def answer_tensors(model: Model, body: bytes, top: int) -> dict[str, Any]:
+    """Answers {"instances": [a sample, ...]} or {"inputs": {name: [a value a sample, ...]}}."""
+    try:
+        request = json.loads(body)
         if "inputs" not in request:
-            return {"predictions": [next(iter(row.values())) if one else row for row in lists]}
-        named = {name: [row[name] for row in lists] for name in self.model.outputs}
-        return {"outputs": next(iter(named.values())) if one else named}
+            rows = list(request["instances"])
+        else:
+            columns = request["inputs"]
+            if not isinstance(columns, dict):
+                columns = dict.fromkeys(model.inputs, columns)
+            rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    except (ValueError, TypeError, KeyError) as error:
+        raise SampleError(f"expected JSON with instances or inputs: {error}") from None
+    outputs = [answer(model(load_sample(model, row, files=False)), {}, top) for row in rows]
+    lists = [output["outputs"] for output in outputs]
+    one = len(model.outputs) == 1
+    if "inputs" not in request:
+        return {"predictions": [next(iter(row.values())) if one else row for row in lists]}
+    named = {name: [row[name] for row in lists] for name in model.outputs}
+    return {"outputs": next(iter(named.values())) if one else named}
 
 
 # ==== run ====

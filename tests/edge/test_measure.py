@@ -1,5 +1,6 @@
 """Reports of devices, benchmarks and what they choose; streams; lines of JSON."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def check_schema(report, bundle):
     machine = report["machine"]
     for key in ("system", "machine", "board", "cpu", "cpus", "python", "numpy"):
         assert key in machine
-    digest = __import__("hashlib").sha256((bundle / "manifest.json").read_bytes()).hexdigest()
+    digest = hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest()
     assert report["bundle"] == {"name": "digits", "version": 2, "manifest_sha256": digest}
     for entry in report["artifacts"]:
         assert entry["tolerance"]["digit"] > entry["max_abs_diff"] >= 0
@@ -96,7 +97,7 @@ class TestBench:
         assert answer.json["artifacts"][0]["status"] == "failed"
         assert not (bundle / "report").exists()
 
-    def test_a_process_that_dies_is_one_row(self, runner, command, bundle, monkeypatch):
+    def test_a_process_that_dies_is_one_row(self, command, bundle, monkeypatch):
         real = subprocess.run
 
         def run(argv, **options):
@@ -104,7 +105,7 @@ class TestBench:
             broken = "tflite/int8" in argv
             return real([sys.executable, "-c", code] if broken else argv, **options)
 
-        monkeypatch.setattr(runner.subprocess, "run", run)
+        monkeypatch.setattr(subprocess, "run", run)
         answer = command("bench", bundle, "--runs", "1", "--threads", "1", "--json")
         by_id = {entry["id"]: entry for entry in answer.json["artifacts"]}
         assert by_id["tflite/int8"]["status"] == "failed"

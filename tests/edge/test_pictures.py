@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from packager import preprocess as reference
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.tf
 
@@ -130,7 +131,7 @@ class TestInstall:
 
     @pytest.fixture
     def edge(self):
-        return __import__("pathlib").Path(__file__).resolve().parents[2] / "edge"
+        return ROOT / "edge"
 
     @pytest.mark.parametrize(
         ("facts", "code", "text"),
