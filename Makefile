@@ -4,11 +4,12 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
+EDGE_OLDEST := .venv-edge-oldest
 TFJS_READER := .venv-tfjs-reader
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-legacy setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -32,6 +33,13 @@ $(LEGACY)/.stamp: $(UV) requirements/edge-legacy.txt
 	  $(UV) pip install --quiet --python $(LEGACY)/bin/python -r requirements/edge-legacy.txt && \
 	  touch $@; \
 	else echo "tflite-runtime has no wheel for this Python: its tests are skipped"; fi
+
+setup-edge-oldest: $(EDGE_OLDEST)/.stamp ## the oldest ai-edge-litert that manifests promise
+
+$(EDGE_OLDEST)/.stamp: $(UV) requirements/device-arm64.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(EDGE_OLDEST) \
+	  -r requirements/device-arm64.txt
+	@touch $@
 
 setup-tfjs-reader: $(TFJS_READER)/.stamp ## the stock TF.js reader of weights, for tests
 
@@ -62,7 +70,7 @@ web/vendor/VERSIONS.json: $(STAMP) web/package-lock.json web/vendor.mjs
 demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 	$(BIN)/packager build --config examples/digits/package.yaml --output dist --force
 
-test: $(STAMP) vendor setup-legacy setup-tfjs-reader setup-clients ## everything that CI runs
+test: $(STAMP) vendor setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
 	sh tests/edge/ensure-sshd.sh
 	$(PYTEST) -n 2 --dist loadfile $(TESTS)
@@ -126,4 +134,4 @@ wheel: $(STAMP) vendor ## build dist-wheel/*.whl
 	$(UV) build --quiet --wheel --out-dir dist-wheel
 
 clean:
-	rm -rf .venv $(LEGACY) $(TFJS_READER) $(CLIENTS) .device-roots dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(LEGACY) $(EDGE_OLDEST) $(TFJS_READER) $(CLIENTS) .device-roots dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache
