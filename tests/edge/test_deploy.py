@@ -139,12 +139,17 @@ def test_versions_and_back(deploy, versions, device, transport):
 
 @pytest.mark.parametrize("transport", ["rsync", "tar"])
 def test_an_interrupted_transfer_goes_on(deploy, ssh, versions, device, tmp_path, transport):
+    relay = tmp_path / "relay.py"
+    relay.write_text(
+        "import os\nleft = 150000\nwhile left and (data := os.read(0, min(left, 4096))):\n"
+        "    os.write(1, data)\n    left -= len(data)\n"
+    )
     cutting = tmp_path / "cutting-ssh"
     cutting.write_text(
         '#!/bin/sh\ncase "$*" in\n'
         '  *"tar -C"* | *"rsync --server"*)\n'
-        # Nothing but `head` may hold the sender's pipe open, or the sender would wait for ever.
-        f'    exec 3<&0 </dev/null\n    head -c 150000 <&3 | {ssh} "$@" 3<&- &\n'
+        # Nothing but the relay may hold the sender's pipe open, or the sender would wait for ever.
+        f'    exec 3<&0 </dev/null\n    {sys.executable} {relay} <&3 | {ssh} "$@" 3<&- &\n'
         "    exec 3<&-\n    wait $! ;;\n"
         f'  *) exec {ssh} "$@" ;;\nesac\n'
     )
