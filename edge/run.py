@@ -879,6 +879,8 @@ def load_sample(model: Model, value: Any, files: bool = True) -> dict[str, np.nd
     named, found = value if isinstance(value, dict) else dict.fromkeys(model.inputs, value), {}
     for name in named.keys() & model.inputs.keys():
         given = Path(named[name]) if files and isinstance(named[name], str) else named[name]
+        if isinstance(given, Path) and given.suffix.lower() == ".npy":
+            given = np.asarray(load_numpy(given))
         is_data = isinstance(given, (Path, np.ndarray, io.BytesIO))
         found[name] = model.tensor(name, given if is_data else model.inputs[name].from_json(given))
     return found
