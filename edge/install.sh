@@ -9,7 +9,7 @@
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-venv=$here/venv
+venv=$PWD/venv
 python=python3
 dry=
 mode=install

@@ -637,7 +637,7 @@ class Tensor:
         """Returns lists of numbers as an array that `encode` takes."""
         try:
             array = np.asarray(value)
-            ids = array.dtype.kind == self.dtype.kind == "i" and not self.scales.size
+            ids = array.dtype.kind + self.dtype.kind in ("ii", "iu") and not self.scales.size
             return array if ids else array.astype(np.float32)
         except (ValueError, TypeError, OverflowError) as error:
             raise SampleError(f"input {self.name!r} is no array of numbers: {error}") from None
@@ -736,11 +736,16 @@ def bind(tensors: dict[str, Tensor], names: list[str], path: Path) -> dict[str, 
 
 def choose(bundle: Bundle, args: Args) -> tuple[Facts, str]:
     """Picks the artifact by flags, by `bench --save` (its threads too), by gates; and says why."""
-    tpu = [a["id"] for a in bundle.artifacts if a["path"].endswith("_edgetpu.tflite")]
-    if args.artifact or (args.edgetpu and tpu):
-        return bundle.artifact(args.artifact or tpu[0]), "asked for"
+    asked = [bundle.artifact(args.artifact)] if args.artifact else []
     if args.edgetpu:
-        raise RunnerError(f"{bundle.root}: no file made for the Edge TPU", exit_code=LACKS)
+        for entry in asked or bundle.artifacts:
+            if entry["path"].endswith("_edgetpu.tflite"):
+                return entry, "asked for"
+        if not args.fallback_cpu:
+            raise RunnerError(f"{bundle.root}: no file made for the Edge TPU", exit_code=LACKS)
+        note("note: no file made for the Edge TPU; using the CPU")
+    if asked:
+        return asked[0], "asked for"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         saved = json.loads((bundle.root / CHOICE).read_bytes())
         if (saved["bundle"], saved["machine"]) == (bundle.identity(), machine()):
@@ -1279,6 +1284,8 @@ def answer_tensors(model: Model, body: bytes, top: int) -> dict[str, Any]:
             columns = request["inputs"]
             if not isinstance(columns, dict):
                 columns = dict.fromkeys(model.inputs, columns)
+            if len({len(column) for column in columns.values()}) > 1:
+                raise ValueError("the inputs differ in their number of samples")
             rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
     except (ValueError, TypeError, KeyError) as error:
         raise SampleError(f"expected JSON with instances or inputs: {error}") from None
@@ -1357,7 +1364,7 @@ def parse(arguments: Sequence[str]) -> Args:
     flag = add(command_watch)
     flag("folder", nargs="?", metavar="FOLDER")
     flag("--camera", nargs="?", const="auto", metavar="SOURCE", help="picamera2, 0 or FILE.mjpeg")
-    flag("--fps", type=float, default=10.0, metavar="N", help="at most so many a second (10)")
+    flag("--fps", type=positive, default=10, metavar="N", help="at most so many a second (10)")
     flag("--threshold", type=float, default=0.0, metavar="P", help="tell only scores from P on")
     flag("--save-hits", metavar="DIR", help="keep the pictures that are told")
     flag("--top", **top)

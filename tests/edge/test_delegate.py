@@ -91,9 +91,13 @@ def test_verify_skips_what_this_machine_cannot_run(command, coral, change_manife
 
 
 def test_a_bundle_without_a_file_for_it(command, bundle):
-    answer = command("info", bundle, "--edgetpu", "any")
-    assert answer.code == 4
-    assert "no file made for the Edge TPU" in answer.err
+    for flags in ((), ("--artifact", "tflite/int8")):
+        answer = command("info", bundle, "--edgetpu", "any", *flags)
+        assert answer.code == 4
+        assert "no file made for the Edge TPU" in answer.err
+    answer = command("info", bundle, "--edgetpu", "any", "--fallback-cpu", "--json")
+    assert answer.json["default"] == "tflite/int8"
+    assert "using the CPU" in answer.err
 
 
 def test_corals_own_file_without_its_delegate(command, shared):

@@ -231,6 +231,7 @@ class TestWatch:
     def test_usage(self, command, bundle, tmp_path):
         assert command("watch", bundle).code == 2
         assert command("watch", bundle, tmp_path, "--camera").code == 2
+        assert command("watch", bundle, tmp_path, "--fps", "0").code == 2
 
 
 # Stand-ins for the modules of cameras: what run.py calls, with pictures from a file.
@@ -348,6 +349,9 @@ class TestServe:
         status, found = self.post(f"{base}/v1/models/model:predict", json.dumps(body).encode())
         row = {"total": 2.0, "double": [2.0, 4.0, 6.0, 8.0]}
         assert (status, found) == (200, {"predictions": [row]})
+        body = {"inputs": {"b": [[1, 1, 1, 1]] * 2, "a": [[1, 2, 3, 4]]}}
+        status, found = self.post(f"{base}/v1/models/model:predict", json.dumps(body).encode())
+        assert status == 400 and "number of samples" in found["error"]
         body = {"inputs": {"b": [[1, 1, 1, 1]], "a": [[1, 2, 3, 4]]}}
         status, found = self.post(f"{base}/v1/models/model:predict", json.dumps(body).encode())
         assert found == {"outputs": {name: [value] for name, value in row.items()}}

@@ -174,7 +174,7 @@ class TestInstall:
     def test_a_service(self, edge):
         done = self.run(edge, "--dry-run", "--service", "watch /opt/digits/current /srv/in")
         assert done.returncode == 0, done.stderr
-        assert f"{edge}/venv/bin/python {edge}/run.py watch /opt/digits/current" in done.stdout
+        assert f"/venv/bin/python {edge}/run.py watch /opt/digits/current" in done.stdout
         assert "@" not in done.stdout.partition("write")[2]
         assert "systemctl enable --now packager-edge" in done.stdout
 

@@ -664,6 +664,16 @@ class TestTensors:
             with pytest.raises(runner.SampleError, match=f"received {bad.dtype}"):
                 tensor.encode(bad)
 
+    def test_lists_of_numbers(self, runner):
+        for dtype, kind in ((np.int32, "i"), (np.uint8, "i"), (np.float32, "f")):
+            plain = self.tensor(runner, dtype, [], [])
+            array = plain.from_json([[1, 2, 3], [4, 5, 6]])
+            assert array.dtype.kind == kind
+            np.testing.assert_array_equal(plain.encode(array)[0], [[1, 2, 3], [4, 5, 6]])
+        quantized = self.tensor(runner, np.int8, [0.5], [3])
+        array = quantized.from_json([[1, 2, 3], [4, 5, 6]])
+        np.testing.assert_array_equal(quantized.encode(array)[0], [[5, 7, 9], [11, 13, 15]])
+
     def test_tables_equal_the_arithmetic_per_pixel(self, runner, bundle):
         opened = runner.open_target(str(bundle))
         picture = bundle / "golden/002.image.png"
