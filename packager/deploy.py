@@ -31,6 +31,7 @@ from packager.errors import EnvironmentLacks, GateFailed, PackagerError, UsageEr
 
 _SSH_FAILED = 255
 _NOT_FOUND = 127
+_RUNNER = "edge/run.py"
 _POLL_S = 0.05
 # A device that is switched off is noticed after a minute.
 _OPTIONS = (
@@ -94,23 +95,13 @@ class Device:
         """Runs a shell script there.
 
         Raises:
-            EnvironmentLacks: There is no ssh, or the device does not answer.
+            EnvironmentLacks: The device does not answer.
         """
         command = [*self.ssh, self.target.host, script]
-        try:
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                **{"stdin": subprocess.DEVNULL, **options},
-            )
-        except FileNotFoundError:
-            raise EnvironmentLacks(f"{command[0]} is not installed", hint="install ssh") from None
+        given = {"stdin": subprocess.DEVNULL, **options}
+        done = subprocess.run(command, check=False, capture_output=True, **given)
         if done.returncode == _SSH_FAILED:
-            raise EnvironmentLacks(
-                f"{self.target.host} cannot be reached: {_last_line(done.stderr)}",
-                hint=f"try: ssh {self.target.host}",
-            )
+            raise _unreachable(self.target, done.stderr)
         return done
 
     def must(self, script: str, what: str, **options: Any) -> str:
@@ -148,17 +139,20 @@ def deploy(
     Raises:
         EnvironmentLacks: The device cannot be reached or lacks what run.py needs.
         GateFailed: A sample leaves its tolerance there: nothing was switched.
+        UsageError: The bundle has nothing for a device.
         PackagerError: The transfer failed, or a hash differs.
     """
     manifest = bundle.read_manifest(folder)
     name = f"{manifest.name}-{manifest.version}-{_hash(folder / MANIFEST)[:12]}"
+    if _RUNNER not in manifest.files:
+        raise UsageError(f"{folder} has no TFLite files for a device", hint="build it with tflite")
     files = [*manifest.files, MANIFEST]
     with _connected(target, ssh) as device:
         place = f"{target.folder}/.incoming/{name}"
         release = f"releases/{name}"
+        inside, quoted = shlex.quote(target.folder), shlex.quote(release)
         with reporter.stage("send") as detail:
-            inside = shlex.quote(target.folder)
-            ready = f"cd {inside} 2>/dev/null && [ -d {shlex.quote(release)} ]"
+            ready = f"cd {inside} 2>/dev/null && [ -d {quoted} ]"
             is_there = device.run(ready).returncode == 0
             if is_there:
                 place = f"{target.folder}/{release}"
@@ -170,9 +164,9 @@ def deploy(
             detail.append(f"{len(answer['artifacts'])} artifacts")
         with reporter.stage("switch") as detail:
             if not is_there:
-                move = f"mkdir -p {inside}/releases && mv {shlex.quote(place)} {inside}/{release}"
-                device.must(move, "moving the bundle into place")
-            switch = _SWITCH.format(folder=inside, release=shlex.quote(release))
+                move = f"mv {shlex.quote(place)} {inside}/{quoted}"
+                device.must(f"mkdir -p {inside}/releases && {move}", "moving the bundle")
+            switch = _SWITCH.format(folder=inside, release=quoted)
             device.must(switch, "switching")
             device.must(_CLEAN.format(folder=inside), "removing old bundles")
             detail.append(f"{target.folder}/current -> {release}")
@@ -233,7 +227,7 @@ def _send(device: Device, folder: Path, files: Sequence[str], place: str, transp
     if transport == "rsync" and not both:
         raise EnvironmentLacks("rsync is not on both sides", hint="use --transport tar")
     if both and transport != "tar":
-        command = ["rsync", "-r", "--times", "--partial", "--files-from=-", "--from0"]
+        command = ["rsync", "-r", "--times", "--checksum", "--partial", "--files-from=-", "--from0"]
         command += ["-e", shlex.join(device.ssh), f"{folder}/", f"{device.target.host}:{place}/"]
         done = subprocess.run(
             command, input="\0".join(files).encode(), capture_output=True, check=False
@@ -268,7 +262,7 @@ def _verify(device: Device, place: str, python: str) -> dict[str, Any]:
     inside = shlex.quote(place)
     own = shlex.quote(f"{device.target.folder}/venv/bin/python")
     chosen = shlex.quote(python) if python else f"$([ -x {own} ] && echo {own} || echo python3)"
-    done = device.run(f"{chosen} {inside}/edge/run.py verify {inside} --json")
+    done = device.run(f"{chosen} {inside}/{_RUNNER} verify {inside} --json")
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -283,7 +277,8 @@ def _verify(device: Device, place: str, python: str) -> dict[str, Any]:
         kinds = {GateFailed.exit_code: GateFailed, EnvironmentLacks.exit_code: EnvironmentLacks}
         raise kinds.get(done.returncode, PackagerError)(
             f"{device.target.host}: the bundle does not verify there: {'; '.join(problems[:3])}",
-            hint="the current bundle was left in place",
+            hint="the current bundle was left in place; to send this one anew, on the device:"
+            f" rm -r {place}",
         )
     return answer
 
