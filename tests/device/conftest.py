@@ -11,7 +11,7 @@ from tests.conftest import ROOT, Ran
 
 RUNNER = ROOT / "edge" / "run.py"
 ROOTS = ROOT / ".device-roots"
-TIME_LIMIT_S = 300
+TIME_LIMIT_S = 900
 
 
 @dataclass(frozen=True)
