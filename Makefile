@@ -4,13 +4,14 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
+EDGE_OLDEST := .venv-edge-oldest
 TFJS_READER := .venv-tfjs-reader
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-legacy setup-tfjs-reader setup-clients vendor demo test test-fast soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -34,6 +35,13 @@ $(LEGACY)/.stamp: $(UV) requirements/edge-legacy.txt
 	  $(UV) pip install --quiet --python $(LEGACY)/bin/python -r requirements/edge-legacy.txt && \
 	  touch $@; \
 	else echo "tflite-runtime has no wheel for this Python: its tests are skipped"; fi
+
+setup-edge-oldest: $(EDGE_OLDEST)/.stamp ## the oldest ai-edge-litert that manifests promise
+
+$(EDGE_OLDEST)/.stamp: $(UV) requirements/device-arm64.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(EDGE_OLDEST) \
+	  -r requirements/device-arm64.txt
+	@touch $@
 
 setup-tfjs-reader: $(TFJS_READER)/.stamp ## the stock TF.js reader of weights, for tests
 
@@ -64,12 +72,17 @@ web/vendor/VERSIONS.json: $(STAMP) web/package-lock.json web/vendor.mjs
 demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 	$(BIN)/packager build --config examples/digits/package.yaml --output dist --force
 
-test: $(STAMP) vendor setup-legacy setup-tfjs-reader setup-clients ## everything that CI runs
+test: $(STAMP) vendor setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
+	sh tests/edge/ensure-sshd.sh
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-fast: $(STAMP) ## without TensorFlow, browsers and Node
-	$(PYTEST) -m "not tf and not node and not browser and not legacy and not clients" $(TESTS)
+	$(PYTEST) -m "not tf and not node and not browser and not legacy and not clients and not device" $(TESTS)
+
+test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, root for the first time)
+	sh tests/device/make_roots.sh .device-roots $(BIN)/python
+	$(PYTEST) -m device tests/device
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/tfjs
@@ -79,6 +92,8 @@ bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/RE
 	$(BIN)/python -m bench.tfjs
 	$(BIN)/python -m bench.server
 	$(BIN)/python -m bench.server_limits
+	$(BIN)/packager build --config examples/digits/package.yaml --output bench/.work --force --quiet
+	$(BIN)/python -m bench.edge bench/.work/digits
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -101,7 +116,9 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt; \
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
-	compile --group clients -o requirements/clients.txt
+	compile --group clients -o requirements/clients.txt; \
+	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
+	compile --group device-armhf --no-deps -o requirements/device-armhf.txt
 
 docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
 	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \
@@ -119,4 +136,4 @@ wheel: $(STAMP) vendor ## build dist-wheel/*.whl
 	$(UV) build --quiet --wheel --out-dir dist-wheel
 
 clean:
-	rm -rf .venv $(LEGACY) $(TFJS_READER) $(CLIENTS) dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(LEGACY) $(EDGE_OLDEST) $(TFJS_READER) $(CLIENTS) .device-roots dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache

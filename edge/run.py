@@ -6,8 +6,11 @@
 """Runs the TFLite files of a bundle on this machine, and checks that they compute what they should.
 
     python run.py info    BUNDLE|FILE.tflite
-    python run.py predict BUNDLE|FILE.tflite photo.jpg folder - [--top 3] [--json]
-    python run.py verify  BUNDLE [--artifact tflite/int8] [--record FILE]
+    python run.py verify  BUNDLE
+    python run.py predict BUNDLE|FILE.tflite photo.jpg folder -
+    python run.py watch   BUNDLE FOLDER | --camera 0|picamera2|FILE.mjpeg
+    python run.py bench   BUNDLE [--save]
+    python run.py serve   BUNDLE [--port 8501]
     python run.py run     BUNDLE|FILE.tflite --inputs DIR --outputs DIR
 
 BUNDLE is a folder NAME/VERSION, or NAME for its newest version; a lone .tflite file holds a card.
@@ -19,15 +22,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import mmap
 import os
 import platform
 import re
+import signal
 import sys
+import threading
 import time
 import zipfile
 from dataclasses import dataclass
@@ -41,10 +48,11 @@ except ImportError as error:
     raise SystemExit(4) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from PIL import Image
 
+    Args = argparse.Namespace
     Facts = Mapping[str, Any]
     Arrays = Mapping[str, np.ndarray]
 
@@ -59,13 +67,14 @@ class RunnerError(Exception):
         self.message, self.hint, self.exit_code = message, hint, exit_code
 
 
-class SampleError(RunnerError):
-    """One sample cannot be used; the others go on."""
-
-
 def note(text: str) -> None:
     """Tells the user something on standard error, where it cannot mix with answers."""
     print(text, file=sys.stderr, flush=True)
+
+
+def tell(facts: Facts) -> None:
+    """Prints one JSON document as a line."""
+    print(json.dumps(facts, ensure_ascii=False), flush=True)
 
 
 # ---- preprocessing: begin (one text in packager/preprocess.py and edge/run.py) ----
@@ -348,10 +357,15 @@ def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
 
 # ---- preprocessing: end ----
 
+# One sample cannot be used; the others go on.
+SampleError = PreprocessError
+
 # ==== The bundle: manifest.json, or the card inside a lone .tflite file ====
 
 SCHEMA = 1
 CARD_MARK = b"PACKAGER_CARD\0"
+# What `bench --save` keeps. Files in report/ are not hashed.
+CHOICE = "report/edge-choice.json"
 
 
 @dataclass(frozen=True)
@@ -369,59 +383,57 @@ class Bundle:
             raise RunnerError(f"{self.root}: the path {name!r} leads out of the bundle")
         return path
 
-    def artifact(self, wanted: str | None) -> Facts:
+    def artifact(self, wanted: str | None = None) -> Facts:
         """Returns the wanted artifact; else int8 if it passed its gate, float32, or the first."""
         by_id = {artifact["id"]: artifact for artifact in self.artifacts}
         passed = by_id.get("tflite/int8", {}).get("gate", {}).get("status") == "passed"
         preferred = [wanted] if wanted else ["tflite/int8"] * passed + ["tflite/float32", *by_id]
-        found = next((by_id[name] for name in preferred if name in by_id), None)
-        if found is None:
-            hint = f"This bundle has: {', '.join(by_id) or 'none'}."
-            raise RunnerError(f"{self.root}: no TFLite file {wanted or ''}", hint, USAGE)
-        return found
+        for name in preferred:
+            if name in by_id:
+                return by_id[name]
+        hint = f"This bundle has: {', '.join(by_id) or 'none'}."
+        raise RunnerError(f"{self.root}: no TFLite file {wanted or ''}", hint, USAGE)
+
+    def identity(self) -> dict[str, Any]:
+        """Names the bundle, with the hash of what describes it."""
+        manifest = self.root / "manifest.json"
+        described = manifest if manifest.is_file() else self.file(self.artifacts[0]["path"])
+        facts = {key: self.facts.get(key) for key in ("name", "version")}
+        return {**facts, "manifest_sha256": sha256(described)}
 
 
 def open_target(name: str) -> Bundle:
     """Opens a bundle (NAME/VERSION, or NAME for the newest version) or a .tflite file."""
     path = Path(name)
     if path.is_dir():
-        root = path if (path / "manifest.json").is_file() else newest_version(path)
+        versions = [p.parent for p in path.glob("*/manifest.json") if p.parent.name.isdecimal()]
+        here = [path] if (path / "manifest.json").is_file() else versions
+        if not here:
+            hint = "Give NAME/VERSION, NAME, or a .tflite file."
+            raise RunnerError(f"{path}: no manifest.json here or in a number's folder", hint, USAGE)
+        root = here[0] if len(here) == 1 else max(here, key=lambda version: int(version.name))
         manifest = read_json(root / "manifest.json")
         tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
         return Bundle(root, manifest, tflite)
     if not path.is_file():
         raise RunnerError(f"{name}: no such bundle or file", exit_code=USAGE)
     real = path.resolve()
-    root = real.parent.parent
-    if (root / "manifest.json").is_file():
-        bundle = open_target(str(root))
-        here = [a for a in bundle.artifacts if (root / a["path"]).resolve() == real]
-        if here:
-            return Bundle(root, bundle.facts, here)
+    if (real.parent.parent / "manifest.json").is_file():
+        bundle = open_target(str(real.parent.parent))
+        entries = [a for a in bundle.artifacts if (bundle.root / a["path"]).resolve() == real]
+        if entries:
+            return Bundle(bundle.root, bundle.facts, entries)
     card = read_card(path)
     entry = {"id": path.name, "path": real.name, "runtime": card.get("runtime", {})}
     return Bundle(real.parent, card, [entry])
 
 
-def newest_version(folder: Path) -> Path:
-    """Returns the bundle with the highest number in a folder."""
-    numbered = [p.parent for p in folder.glob("*/manifest.json") if p.parent.name.isdecimal()]
-    if not numbered:
-        hint = "Give NAME/VERSION, NAME, or a .tflite file."
-        raise RunnerError(f"{folder}: no manifest.json here or in a numbered folder", hint, USAGE)
-    return max(numbered, key=lambda version: int(version.name))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads manifest.json or golden/samples.json."""
+def read_json(path: Path, text: bytes | None = None) -> dict[str, Any]:
+    """Reads manifest.json, golden/samples.json or a card; refuses one for a later program."""
     try:
-        return checked(json.loads(path.read_text(encoding="utf-8")), path)
+        facts = json.loads(path.read_bytes() if text is None else text)
     except (OSError, ValueError) as error:
         raise RunnerError(f"{path}: cannot be read: {error}", "Copy the bundle again.") from None
-
-
-def checked(facts: Any, path: Path) -> dict[str, Any]:
-    """Refuses what is no description, or one for a later version of this program."""
     schema = facts.get("schema") if isinstance(facts, dict) else None
     if not isinstance(schema, int) or schema > SCHEMA:
         what = f"{path}: expected schema {SCHEMA}, received {schema!r}"
@@ -440,12 +452,32 @@ def read_card(path: Path) -> dict[str, Any]:
             while (at := content.find(CARD_MARK, at + 1)) >= 0:
                 start = at + len(CARD_MARK) + 4
                 length = int.from_bytes(content[start - 4 : start], "little")
-                with contextlib.suppress(ValueError):
-                    return checked(json.loads(content[start : start + length].decode()), path)
+                if content[start : start + 1] == b"{":
+                    return read_json(path, content[start : start + length])
     return {}
 
 
-# ==== The interpreter: which package runs the file ====
+def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, read in parts."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# ==== The interpreter: which package runs the file, with which delegate ====
 
 # In order of preference: the package and the module that holds its Interpreter.
 RUNTIMES = {
@@ -455,6 +487,10 @@ RUNTIMES = {
 }
 # The last versions that were compiled against NumPy 1: beside NumPy 2 their import crashes.
 LAST_FOR_NUMPY_1 = {"ai-edge-litert": "1.0.1", "tflite-runtime": "2.14.0"}
+# auto is XNNPACK where the package has it. The reference kernels give the same bits everywhere.
+KERNELS = {"auto": "AUTO", "plain": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "reference": "BUILTIN_REF"}
+EDGE_TPU = {"Darwin": "libedgetpu.1.dylib", "Windows": "edgetpu.dll"}
+EDGE_TPU_HINT = "Run install.sh --edgetpu, or use --fallback-cpu."
 
 
 def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
@@ -472,7 +508,15 @@ def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
         if forced or version is not None:
             passed_over.append(problem)
     reason = "; ".join(passed_over) or f"none of {', '.join(RUNTIMES)} is installed"
-    raise RunnerError(f"{artifact['id']}: {reason}", install_command(allowed, forced), LACKS)
+    hint = "Choose another artifact with --artifact."
+    # There is no 32-bit build of ai-edge-litert.
+    for name in (forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES):
+        if name and (allowed is None or name in allowed):
+            wanted = f"{name}>={allowed[name]}" if allowed else name
+            numpy = ' "numpy<2"' if name == "tflite-runtime" else ""
+            hint = f'python -m pip install "{wanted}"{numpy}'
+            break
+    raise RunnerError(f"{artifact['id']}: {reason}", hint, LACKS)
 
 
 def installed_version(package: str) -> str | None:
@@ -507,18 +551,30 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def install_command(allowed: Mapping[str, str] | None, forced: str | None) -> str:
-    """Returns the command that installs a package which may run the file on this machine."""
-    # There is no 32-bit build of ai-edge-litert.
-    for package in (forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES):
-        if package and (allowed is None or package in allowed):
-            wanted = f"{package}>={allowed[package]}" if allowed else package
-            numpy = ' "numpy<2"' if package == "tflite-runtime" else ""
-            return f'python -m pip install "{wanted}"{numpy}'
-    return "Choose another artifact with --artifact."
+def wanted_delegate(path: Path, args: Args) -> tuple[str, dict[str, str]] | None:
+    """Returns library and options of --delegate, or of the Edge TPU for a file made for it."""
+    if args.delegate:
+        library, *options = re.split(r":(?=\w+=)", args.delegate)
+        return library, dict(option.split("=", 1) for option in options)
+    if not path.name.endswith("_edgetpu.tflite"):
+        return None
+    device = {} if args.edgetpu in (None, "any") else {"device": args.edgetpu}
+    return EDGE_TPU.get(platform.system(), "libedgetpu.so.1"), device
 
 
-def load_interpreter(runtime: Facts, path: Path, threads: int) -> Any:
+def load_delegate(module: Any, library: str, options: Facts) -> Any:
+    """Loads a delegate; without its library or its device the error says so."""
+    try:
+        # Where there is no library, load_delegate() also prints a traceback.
+        ctypes.CDLL(library)
+        return module.load_delegate(library, options)
+    except (OSError, ValueError) as error:
+        what = f"delegate {library} {dict(options) or ''} cannot be used: {error}".strip()
+        hint = EDGE_TPU_HINT if "edgetpu" in library else "Check the path and the options."
+        raise RunnerError(what, hint, LACKS) from None
+
+
+def load_interpreter(runtime: Facts, path: Path, args: Args) -> Any:
     """Returns the package's Interpreter for a file, with its tensors allocated."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     what = f"{runtime['name']} {runtime['version']}"
@@ -526,10 +582,14 @@ def load_interpreter(runtime: Facts, path: Path, threads: int) -> Any:
         module = importlib.import_module(RUNTIMES[runtime["name"]])
     except ImportError as error:
         raise RunnerError(f"{what} cannot be imported: {error}", exit_code=LACKS) from error
-    plain = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-    for resolver in ({}, {"experimental_op_resolver_type": plain}):
+    options = {"model_path": str(path), "num_threads": args.threads or 1}
+    delegate = wanted_delegate(path, args)
+    if delegate:
+        options["experimental_delegates"] = [load_delegate(module, *delegate)]
+    for kernels in (args.kernels, "plain"):
+        resolver = getattr(module.OpResolverType, KERNELS[kernels])
         try:
-            interpreter = module.Interpreter(model_path=str(path), num_threads=threads, **resolver)
+            interpreter = module.Interpreter(**options, experimental_op_resolver_type=resolver)
             interpreter.allocate_tensors()
             return interpreter
         except (ValueError, RuntimeError) as error:
@@ -539,51 +599,53 @@ def load_interpreter(runtime: Facts, path: Path, threads: int) -> Any:
             break
         note(f"note: {path}: XNNPACK cannot run it, trying the plain kernels of {what}")
     if "edgetpu-custom-op" in reason:
-        raise RunnerError(f"{path}: needs an Edge TPU's delegate", "Choose an --artifact.", LACKS)
+        raise RunnerError(f"{path}: needs an Edge TPU's delegate", EDGE_TPU_HINT, LACKS)
     raise RunnerError(f"{path}: {what} cannot load it: {reason}", "Copy the file again.")
 
 
 # ==== The model: named tensors in, named tensors out ====
-@dataclass(frozen=True)
 class Tensor:
     """An input or output of the file; `scales` is empty when it is not quantized."""
 
-    name: str
-    index: int
-    shape: tuple[int, ...]
-    dtype: Any
-    scales: np.ndarray
-    zero_points: np.ndarray
-    axis: int
-
-    @classmethod
-    def of(cls, name: str, detail: Facts) -> Tensor:
-        """Copies what is needed from the interpreter's description of a tensor."""
-        quantization, shape = detail["quantization_parameters"], detail["shape"].tolist()
-        scales, zeros = np.array(quantization["scales"]), np.array(quantization["zero_points"])
-        axis = int(quantization["quantized_dimension"])
-        return cls(name, int(detail["index"]), tuple(shape), detail["dtype"], scales, zeros, axis)
+    def __init__(self, name: str, detail: Facts) -> None:
+        quantization = detail["quantization_parameters"]
+        self.name, self.index, self.dtype = name, int(detail["index"]), np.dtype(detail["dtype"])
+        self.shape = tuple(np.asarray(detail["shape"]).tolist())
+        self.scales, self.zeros = map(
+            np.array, (quantization["scales"], quantization["zero_points"])
+        )
+        self.axis = int(quantization["quantized_dimension"])
 
     def encode(self, value: np.ndarray) -> np.ndarray:
         """Returns one sample in the tensor's shape and dtype; floats are quantized if need be."""
-        kinds = value.dtype.kind + np.dtype(self.dtype).kind
+        kinds = value.dtype.kind + self.dtype.kind
         good = value.shape in (self.shape, self.shape[1:])
         if good and kinds[0] == "f" and self.scales.size:
-            x = value.astype(np.float32)
-            value = quantize(x, self.scales[0], self.zero_points[0], self.dtype)
+            value = quantize(
+                value.astype(np.float32), self.scales[0], self.zeros[0], str(self.dtype)
+            )
         elif value.dtype != self.dtype and kinds != "ff":
             # Numbers such as ids may be stored wider than the tensor, quantized values not.
             ids = good and set(kinds) <= {"i", "u"} and not self.scales.size
             good = ids and np.array_equal(value.astype(self.dtype), value)
         if not good:
-            want = f"input {self.name!r}: expected {np.dtype(self.dtype)} {list(self.shape[1:])}"
+            want = f"input {self.name!r}: expected {self.dtype} {list(self.shape[1:])}"
             raise SampleError(f"{want}, received {value.dtype} {list(value.shape)}")
         return value.astype(self.dtype).reshape(self.shape)
+
+    def from_json(self, value: Any) -> np.ndarray:
+        """Returns lists of numbers as an array that `encode` takes."""
+        try:
+            array = np.asarray(value)
+            ids = array.dtype.kind + self.dtype.kind in ("ii", "iu") and not self.scales.size
+            return array if ids else array.astype(np.float32)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SampleError(f"input {self.name!r} is no array of numbers: {error}") from None
 
     def decode(self, value: np.ndarray) -> np.ndarray:
         """Returns the float32 values of one sample, without the batch axis."""
         if self.scales.size:
-            value = dequantize(value, self.scales, self.zero_points, self.axis)
+            value = dequantize(value, self.scales, self.zeros, self.axis)
         value = value.astype(np.float32)
         return value[0] if value.ndim and len(value) == 1 else value
 
@@ -591,22 +653,26 @@ class Tensor:
 class Model:
     """A TFLite file that takes and gives one sample at a time, by the manifest's names."""
 
-    def __init__(self, bundle: Bundle, artifact: Facts, forced: str | None, threads: int) -> None:
-        self.runtime = choose_runtime(artifact, forced)
+    def __init__(self, bundle: Bundle, artifact: Facts, args: Args) -> None:
+        started = time.perf_counter()
+        self.facts, self.stateful = bundle.facts, args.stateful
+        self.runtime = choose_runtime(artifact, args.runtime)
         path = bundle.file(artifact["path"])
         size = path.stat().st_size if path.is_file() else 0
         listed = bundle.facts.get("files", {}).get(artifact["path"], {}).get("bytes", size)
         # A truncated file can crash an interpreter.
         if not size or size != listed:
             raise RunnerError(f"{path}: {size} bytes, expected {listed}", "Copy it again.")
-        self.interpreter = load_interpreter(self.runtime, path, threads)
+        self.interpreter = load_interpreter(self.runtime, path, args)
         inputs, outputs = signature_tensors(self.interpreter)
         self.specs = {spec["name"]: spec for spec in bundle.facts.get("inputs", [])}
         self.inputs = bind(inputs, list(self.specs), path)
         self.outputs = bind(outputs, [o["name"] for o in bundle.facts.get("outputs", [])], path)
         self._tables: dict[str, np.ndarray] = {}
+        # The seconds that loading took, and when the last invoke() began and ended.
+        self.load_s, self.invoked = time.perf_counter() - started, (0.0, 0.0)
 
-    def tensor(self, name: str, value: Union[Path, np.ndarray]) -> np.ndarray:
+    def tensor(self, name: str, value: Any) -> np.ndarray:
         """Preprocesses image files and uint8 arrays (pixels); others are the model's input."""
         spec, tensor = self.specs.get(name, {}), self.inputs[name]
         if isinstance(value, Path) and value.suffix == ".npy":
@@ -614,7 +680,7 @@ class Model:
         if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not spec.get("image")):
             return value
         if spec.get("image") is None:
-            raise SampleError(f"input {name!r} takes no image", "Give a .npy array.")
+            raise SampleError(f"input {name!r} takes no image", hint="Give a .npy array.")
         if importlib.util.find_spec("PIL") is None:
             raise RunnerError("images need Pillow", "python -m pip install pillow", LACKS)
         if not tensor.scales.size or spec["image"]["resize"] == "tf:bilinear":
@@ -622,20 +688,26 @@ class Model:
         # Each of the 256 pixel values has one quantized result, which a table holds.
         if name not in self._tables:
             values = pixel_tables(spec["image"], spec["dtype"]).astype(np.float32)
-            scale, zero_point = tensor.scales[0], tensor.zero_points[0]
-            self._tables[name] = quantize(values, scale, zero_point, tensor.dtype)
+            scale, zero_point = tensor.scales[0], tensor.zeros[0]
+            self._tables[name] = quantize(values, scale, zero_point, str(tensor.dtype))
         looked_up = apply_tables(prepare_pixels(value, spec["image"]), self._tables[name])
         return looked_up.reshape(tensor.shape[1:])
 
     def __call__(self, sample: Arrays) -> dict[str, np.ndarray]:
         """Runs one sample: input name -> array; returns output name -> float32 array."""
-        # A fused LSTM keeps its state between calls, and samples are independent.
-        self.interpreter.reset_all_variables()
+        # A fused LSTM keeps its state between calls: right for the blocks of one stream only.
+        if not self.stateful:
+            self.interpreter.reset_all_variables()
         for name, tensor in self.inputs.items():
             if name not in sample:
                 raise SampleError(f"input {name!r} is missing; received {', '.join(sample)}")
             self.interpreter.set_tensor(tensor.index, tensor.encode(sample[name]))
-        self.interpreter.invoke()
+        started = time.perf_counter()
+        try:
+            self.interpreter.invoke()
+        except (RuntimeError, ValueError) as error:
+            raise RunnerError(f"the interpreter cannot run this file: {error}") from None
+        self.invoked = (started, time.perf_counter())
         get = self.interpreter.get_tensor
         return {name: out.decode(get(out.index)) for name, out in self.outputs.items()}
 
@@ -649,7 +721,7 @@ def signature_tensors(interpreter: Any) -> list[dict[str, Tensor]]:
     found = []
     for details in (owner.get_input_details(), owner.get_output_details()):
         named = details if signatures else {detail["name"]: detail for detail in details}
-        found.append({name: Tensor.of(name, detail) for name, detail in named.items()})
+        found.append({name: Tensor(name, detail) for name, detail in named.items()})
     return found
 
 
@@ -660,6 +732,40 @@ def bind(tensors: dict[str, Tensor], names: list[str], path: Path) -> dict[str, 
     if len(names) == len(tensors) == 1:
         return dict.fromkeys(names, next(iter(tensors.values())))
     raise RunnerError(f"{path}: expected {', '.join(names)}, but the file has {', '.join(tensors)}")
+
+
+def choose(bundle: Bundle, args: Args) -> tuple[Facts, str]:
+    """Picks the artifact by flags, by `bench --save` (its threads too), by gates; and says why."""
+    asked = [bundle.artifact(args.artifact)] if args.artifact else []
+    if args.edgetpu:
+        for entry in asked or bundle.artifacts:
+            if entry["path"].endswith("_edgetpu.tflite"):
+                return entry, "asked for"
+        if not args.fallback_cpu:
+            raise RunnerError(f"{bundle.root}: no file made for the Edge TPU", exit_code=LACKS)
+        note("note: no file made for the Edge TPU; using the CPU")
+    if asked:
+        return asked[0], "asked for"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        saved = json.loads((bundle.root / CHOICE).read_bytes())
+        if (saved["bundle"], saved["machine"]) == (bundle.identity(), machine()):
+            args.threads = args.threads or int(saved["threads"])
+            return bundle.artifact(saved["artifact"]), "saved by bench"
+    return bundle.artifact(), "int8 if it passed its gate, else float32"
+
+
+def open_model(args: Args) -> Model:
+    """Opens the chosen artifact; with --fallback-cpu its plain file if the Edge TPU is missing."""
+    bundle = open_target(args.target)
+    artifact, _ = choose(bundle, args)
+    try:
+        return Model(bundle, artifact, args)
+    except RunnerError as error:
+        if error.exit_code != LACKS or not args.fallback_cpu:
+            raise
+        note(f"note: {error.message}; using the CPU")
+    args.delegate = None
+    return Model(bundle, bundle.artifact(artifact["id"].replace("_edgetpu", "")), args)
 
 
 # ==== Answers: from numbers to labels ====
@@ -694,28 +800,25 @@ def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
 
 
 # ==== info ====
-def command_info(args: argparse.Namespace) -> int:
+def command_info(args: Args) -> int:
     """Shows what a bundle or file holds and what would run it."""
     bundle = open_target(args.target)
     shown = ("name", "version", "task", "threshold", "labels", "inputs", "outputs")
     report = {key: bundle.facts[key] for key in shown if key in bundle.facts}
-    report.update(default=bundle.artifact(args.artifact)["id"], artifacts=[])
+    chosen, why = choose(bundle, args)
+    report.update(default=chosen["id"], why=why, threads=args.threads or 1, artifacts=[])
     for entry in bundle.artifacts:
         try:
             runtime = choose_runtime(entry, args.runtime)
         except RunnerError as error:
             runtime = {"problem": error.message, "hint": error.hint}
-        size, gate = bundle.file(entry["path"]).stat().st_size, entry.get("gate", {})
-        facts = {"id": entry["id"], "size_bytes": size, "gate": gate.get("status")}
+        path, gate = bundle.file(entry["path"]), entry.get("gate", {})
+        facts = {"id": entry["id"], "size_bytes": path.stat().st_size, "gate": gate.get("status")}
+        facts["delegate"] = wanted_delegate(path, args)
         report["artifacts"].append({**facts, "runtime": runtime})
-    if args.json:
-        print(json.dumps(report, ensure_ascii=False))
-        return 0
     if not bundle.facts:
-        print("no card in this file: its data and preprocessing are not known")
-    for key, value in report.items():
-        for row in value if key in ("inputs", "outputs", "artifacts") else [value]:
-            print(f"{key:9} {row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)}")
+        note("no card in this file: its data and preprocessing are not known")
+    print(json.dumps(report, ensure_ascii=False, indent=None if args.json else 1))
     return 0
 
 
@@ -724,51 +827,68 @@ def command_info(args: argparse.Namespace) -> int:
 SUFFIXES = re.compile(r"(?i)\.(avif|bmp|gif|jpe?g|npy|npz|p[gpn]m|png|tiff?|webp)")
 
 
-def command_predict(args: argparse.Namespace) -> int:
+def command_predict(args: Args) -> int:
     """Prints one answer a line; a file that cannot be used is reported and the rest goes on."""
-    bundle = open_target(args.target)
-    model = Model(bundle, bundle.artifact(args.artifact), args.runtime, args.threads)
-    exit_code = 0
-    for path in expand_paths(args.files):
-        try:
-            result = answer(model(load_sample(model, path)), bundle.facts, args.top)
-        except (PreprocessError, SampleError) as error:
-            message = error.message if str(path) in error.message else f"{path}: {error.message}"
-            note(f"error: {message} {error.hint}".rstrip())
-            exit_code, result = FAILED, {"error": message}
+    model, exit_code = open_model(args), 0
+    for name, value in samples(args.files):
+        result = respond(model, name, value, args.top)
+        if "error" in result:
+            exit_code = FAILED
         if args.json:
-            print(json.dumps({"file": str(path), **result}, ensure_ascii=False), flush=True)
+            tell({"file": name, **result})
         elif "error" not in result:
-            print(f"{path}: {sentence(result)}", flush=True)
+            print(f"{name}: {sentence(result)}", flush=True)
     return exit_code
 
 
-def expand_paths(names: Sequence[str]) -> Iterator[Path]:
-    """Yields files: those named, those in folders, and for "-" one a line of standard input."""
+def samples(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yields files and those in folders; for "-" the names and the JSON of stdin's lines."""
     for name in names:
         if name == "-":
-            for line in sys.stdin:
-                yield from expand_paths([line.rstrip("\r\n")] if line.strip("- \r\n") else [])
+            for number, line in enumerate(map(str.strip, sys.stdin), 1):
+                if line[:1] in ("{", "["):
+                    yield f"line {number}", line
+                elif line.strip("-"):
+                    yield from samples([line])
         elif Path(name).is_dir():
             files = sorted(f for f in Path(name).iterdir() if SUFFIXES.fullmatch(f.suffix))
             # An empty folder is a mistake; reading it as a file reports it.
-            yield from files or [Path(name)]
+            yield from ((str(file), file) for file in files or [Path(name)])
         else:
-            yield Path(name)
+            yield name, Path(name)
 
 
-def load_sample(model: Model, path: Path) -> dict[str, np.ndarray]:
-    """Reads the inputs of one sample from an image, a .npy file, or a .npz with their names."""
-    suffix = path.suffix.lower()
-    if suffix == ".npz":
-        with load_numpy(path) as arrays:
-            values = {name: arrays[name] for name in model.inputs if name in arrays}
-    elif len(model.inputs) == 1:
-        values = dict.fromkeys(model.inputs, load_numpy(path) if suffix == ".npy" else path)
-    else:
-        inputs = ", ".join(model.inputs)
-        raise SampleError(f"{path}: the model takes {inputs}", "Give a .npz file with all inputs.")
-    return {name: model.tensor(name, value) for name, value in values.items()}
+def respond(model: Model, name: str, value: Any, top: int) -> dict[str, Any]:
+    """Answers one sample; what is wrong with it is reported and is then the answer."""
+    try:
+        return answer(model(load_sample(model, value)), model.facts, top)
+    except SampleError as error:
+        message = error.message if name in error.message else f"{name}: {error.message}"
+        note(f"error: {message} {error.hint}".rstrip())
+        return {"error": message}
+
+
+def load_sample(model: Model, value: Any, files: bool = True) -> dict[str, np.ndarray]:
+    """Takes an image, a .npy or .npz file, an array, or JSON with numbers or names of files."""
+    if isinstance(value, Path) and value.suffix.lower() == ".npz":
+        with load_numpy(value) as arrays:
+            value = {name: arrays[name] for name in arrays.files}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise SampleError(f"not JSON: {error}") from None
+    if not isinstance(value, dict) and len(model.inputs) > 1:
+        names = ", ".join(model.inputs)
+        raise SampleError(f"the model takes {names}", hint="Give a .npz file with all inputs.")
+    named, found = value if isinstance(value, dict) else dict.fromkeys(model.inputs, value), {}
+    for name in named.keys() & model.inputs.keys():
+        given = Path(named[name]) if files and isinstance(named[name], str) else named[name]
+        if isinstance(given, Path) and given.suffix.lower() == ".npy":
+            given = np.asarray(load_numpy(given))
+        is_data = isinstance(given, (Path, np.ndarray, io.BytesIO))
+        found[name] = model.tensor(name, given if is_data else model.inputs[name].from_json(given))
+    return found
 
 
 def load_numpy(path: Path) -> Any:
@@ -789,37 +909,141 @@ def sentence(result: Facts) -> str:
     return ", ".join(f"{r['label']} {r['score']:.4f}" for r in result.get("top", [result]))
 
 
+# ==== watch ====
+
+POLL_S = 0.2
+LARGEST_FRAME = 1 << 25
+
+
+def command_watch(args: Args) -> int:
+    """Answers every new file of a folder, or every frame of a camera, until it is stopped."""
+    if bool(args.folder) == bool(args.camera):
+        raise RunnerError("give a folder or --camera", exit_code=USAGE)
+    model, exit_code = open_model(args), 0
+    source = open_camera(args.camera) if args.camera else new_files(Path(args.folder))
+    with contextlib.closing(source) as pictures, contextlib.suppress(KeyboardInterrupt):
+        for number, value in enumerate(pictures):
+            due = time.monotonic() + 1 / args.fps
+            name = str(value) if isinstance(value, Path) else f"frame {number}"
+            result = respond(model, name, value, args.top)
+            if result.get("top", [result])[0].get("score", 1.0) >= args.threshold:
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                tell({"time": now, "file": name, **result})
+                try:
+                    if args.save_hits and "error" not in result:
+                        save_hit(Path(args.save_hits), value)
+                except OSError as error:
+                    note(f"error: {name} cannot be kept: {error}")
+                    exit_code = FAILED
+            time.sleep(max(0.0, due - time.monotonic()))
+    return exit_code
+
+
+def save_hit(folder: Path, value: Any) -> None:
+    """Keeps a picture: a file under its name, a frame under the time."""
+    if isinstance(value, Path):
+        return write_whole(folder / value.name, value.read_bytes())
+    if isinstance(value, io.BytesIO):
+        return write_whole(folder / f"{time.time_ns()}.jpg", value.getvalue())
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(value).save(content, "PNG")
+    return write_whole(folder / f"{time.time_ns()}.png", content.getvalue())
+
+
+def new_files(folder: Path) -> Generator[Path, None, None]:
+    """Yields the files of a folder once they are complete: unchanged between two looks."""
+    before: dict[Path, tuple[int, int]] = {}
+    done = before
+    while True:
+        found = {}
+        for path in sorted(p for p in folder.iterdir() if SUFFIXES.fullmatch(p.suffix)):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = (path.stat().st_mtime_ns, path.stat().st_size)
+        # Only files that are still there are remembered, so that memory does not grow.
+        done = {path: stamp for path, stamp in done.items() if found.get(path) == stamp}
+        for path, stamp in found.items():
+            if before.get(path) == stamp and path not in done:
+                done[path] = stamp
+                yield path
+        before = found
+        time.sleep(POLL_S)
+
+
+def open_camera(source: str) -> Generator[Any, None, None]:
+    """Yields RGB pictures of picamera2 or of OpenCV's camera, or JPEGs of a file or pipe."""
+    if source == "auto":
+        source = "picamera2" if importlib.util.find_spec("picamera2") else "0"
+    if source != "picamera2" and not re.fullmatch(r"\d+|/dev/video\d+", source):
+        yield from jpeg_pictures(Path(source))
+        return
+    try:
+        if source == "picamera2":
+            camera = importlib.import_module("picamera2").Picamera2()
+            # picamera2 names formats from the last byte on: these arrays are R, G, B.
+            camera.configure(camera.create_video_configuration({"format": "BGR888"}))
+            camera.start()
+        else:
+            opencv = importlib.import_module("cv2")
+            camera = opencv.VideoCapture(int(source) if source.isdecimal() else source)
+    except (ImportError, IndexError, RuntimeError) as error:
+        hint = "sudo apt install python3-picamera2 python3-opencv"
+        raise RunnerError(f"camera {source} cannot be used: {error}", hint, LACKS) from None
+    try:
+        while source == "picamera2":
+            yield camera.capture_array()
+        while (picture := camera.read()[1]) is not None:
+            yield np.ascontiguousarray(picture[:, :, ::-1])
+    finally:
+        camera.close() if source == "picamera2" else camera.release()
+    raise RunnerError(f"camera {source} gives no pictures", "Check its cable and /dev/video*.")
+
+
+def jpeg_pictures(path: Path) -> Iterator[io.BytesIO]:
+    """Yields the JPEG pictures that follow each other in a file or pipe (MJPEG)."""
+    data = b""
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(1 << 16):
+            data += block
+            while end := jpeg_end(data):
+                yield io.BytesIO(data[data.find(b"\xff\xd8") : end])
+                data = data[end:]
+            if len(data) > LARGEST_FRAME:
+                raise RunnerError(f"{path}: no JPEG picture in {len(data)} bytes")
+    if b"\xff\xd8" in data or not path.is_file():
+        raise RunnerError(f"{path} gives no more pictures", "Check the camera.")
+
+
+def jpeg_end(data: bytes) -> int:
+    """Returns where the first JPEG picture in `data` ends, or 0 if it is not there whole."""
+    start = data.find(b"\xff\xd8")
+    at = start + 2
+    # The parts before the pixels tell their lengths; one may hold a small JPEG of its own.
+    while start >= 0 and data[at : at + 2] not in (b"\xff\xda", b""):
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    end = data.find(b"\xff\xd9", at) if start >= 0 else -1
+    return end + 2 if end >= 0 else 0
+
+
 # ==== verify ====
-def command_verify(args: argparse.Namespace) -> int:
+def command_verify(args: Args) -> int:
     """Checks the hashes, then every TFLite artifact on the golden samples, on this machine."""
     bundle = open_target(args.target)
-    wanted = [bundle.artifact(args.artifact)] if args.artifact else bundle.artifacts
     files = check_files(bundle)
-    broken = {problem["path"] for problem in files["problems"]}
-    place = (bundle.facts.get("golden") or {}).get("path")
-    golden = read_json(bundle.file(place)) if place else {}
-    entries, codes = [], {FAILED} if broken else set()
-    for artifact in wanted:
-        entry, code = verify_artifact(bundle, artifact, golden, broken, args)
-        entries.append(entry)
-        codes.add(code)
-    record = {entry["id"]: entry.pop("values") for entry in entries}
+    report, code = examine(bundle, files, args)
+    record = {entry["id"]: entry.pop("values") for entry in report["artifacts"]}
     if args.record:
-        Path(args.record).write_text(json.dumps(record), encoding="utf-8")
-    ran = [entry["runtime"] for entry in entries if entry["samples"]]
-    report = {"runner": "edge", "runtime": ran[0] if ran else None, "machine": machine()}
-    report.update(files=files, artifacts=entries)
+        write_whole(Path(args.record), json.dumps(record).encode())
     note(f"files: {files['checked']} checked, {len(files['problems'])} problems")
     for problem in files["problems"]:
         note(f"  {problem['problem']}: {problem['path']}")
-    for entry in entries:
+    for entry in report["artifacts"]:
         worst = f"max diff {entry['max_abs_diff']:.3g}" if "max_abs_diff" in entry else ""
         note(f"{entry['id']:22} {entry['status']:9} {worst} {entry['reason']}".rstrip())
     if args.json or not sys.stdout.isatty():
-        print(json.dumps(report, ensure_ascii=False))
-    # What is missing for some artifacts only leaves these skipped.
-    order = (FAILED, OUTSIDE) if ran else (FAILED, OUTSIDE, LACKS)
-    return next((code for code in order if code in codes), 0)
+        tell(report)
+    return code
 
 
 def check_files(bundle: Bundle) -> dict[str, Any]:
@@ -827,12 +1051,8 @@ def check_files(bundle: Bundle) -> dict[str, Any]:
     problems = []
     listed = bundle.facts.get("files", {})
     for name in sorted(listed):
-        digest = hashlib.sha256()
         try:
-            with bundle.file(name).open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-            problem = "" if digest.hexdigest() == listed[name]["sha256"] else "changed"
+            problem = "" if sha256(bundle.file(name)) == listed[name]["sha256"] else "changed"
         except FileNotFoundError:
             problem = "missing"
         except (OSError, RunnerError) as error:
@@ -842,36 +1062,74 @@ def check_files(bundle: Bundle) -> dict[str, Any]:
     return {"checked": len(listed), "problems": problems}
 
 
-def verify_artifact(
-    bundle: Bundle, artifact: Facts, golden: Facts, broken: set[str], args: argparse.Namespace
-) -> tuple[dict[str, Any], int]:
-    """Returns the artifact's entry in the answer, with its `values`, and its exit code."""
-    entry: dict[str, Any] = {"id": artifact["id"], "status": "failed", "samples": 0, "reason": ""}
-    entry["values"] = {}
-    try:
-        if artifact["path"] in broken:
-            raise RunnerError("the file differs from its hash and was not run")
-        if not golden.get("samples"):
-            raise RunnerError("the bundle has no golden samples", exit_code=LACKS)
-        model = Model(bundle, artifact, args.runtime, args.threads)
-        entry["runtime"] = model.runtime
-        problems: list[str] = []
-        for sample in golden["samples"]:
-            files = sample["inputs"].items()
-            outputs = model({name: model.tensor(name, bundle.file(path)) for name, path in files})
+def examine(bundle: Bundle, files: Facts, args: Args) -> tuple[dict[str, Any], int]:
+    """Runs the wanted artifacts on the golden samples; returns the report and the exit code."""
+    wanted = [bundle.artifact(args.artifact)] if args.artifact else bundle.artifacts
+    broken = {problem["path"] for problem in files["problems"]}
+    place = (bundle.facts.get("golden") or {}).get("path")
+    golden = read_json(bundle.file(place)) if place else {}
+    entries, codes = [], {FAILED} if broken else set()
+    for artifact in wanted:
+        entry = {"id": artifact["id"], "status": "failed", "samples": 0, "reason": "", "values": {}}
+        entries.append(entry)
+        try:
+            if artifact["path"] in broken:
+                raise RunnerError("the file differs from its hash and was not run")
+            if not golden.get("samples"):
+                raise RunnerError("the bundle has no golden samples", exit_code=LACKS)
+            run_samples(bundle, Model(bundle, artifact, args), golden, entry, args)
+            entry["status"] = "passed" if "max_abs_diff" in entry else "recorded"
+        except (RunnerError, PreprocessError) as error:
+            codes.add(getattr(error, "exit_code", FAILED))
+            entry["status"] = "skipped" if getattr(error, "exit_code", 0) == LACKS else "failed"
+            entry["reason"] = error.message + (f" ({error.hint})" if error.hint else "")
+    report = report_on(bundle, files, entries)
+    # What is missing for some artifacts only leaves these skipped.
+    order = (FAILED, OUTSIDE) if report["runtime"] else (FAILED, OUTSIDE, LACKS)
+    return report, next((code for code in order if code in codes), 0)
+
+
+def report_on(bundle: Bundle, files: Facts, entries: list[Any]) -> dict[str, Any]:
+    """Returns the document that `packager report --merge` reads; docs/edge.md describes it."""
+    runtime = next((entry["runtime"] for entry in entries if entry["samples"]), None)
+    report = {"schema": {"name": "packager.device", "version": 1}, "runner": "edge"}
+    facts = {"runtime": runtime, "machine": machine(), "bundle": bundle.identity()}
+    return {**report, **facts, "files": files, "artifacts": entries}
+
+
+def run_samples(
+    bundle: Bundle, model: Model, golden: Facts, entry: dict[str, Any], args: Args
+) -> None:
+    """Compares the golden samples, times them (`args.runs` times more for bench), fills `entry`."""
+    tolerance = golden.get("tolerances", {}).get(entry["id"])
+    entry.update(runtime=model.runtime, threads=args.threads or 1, tolerance=tolerance)
+    problems: list[str] = []
+    times = []
+    every = golden["samples"]
+    for number in range(len(every) + args.runs):
+        started = time.perf_counter()
+        sample = every[number % len(every)]
+        files = sample["inputs"].items()
+        outputs = model({name: model.tensor(name, bundle.file(path)) for name, path in files})
+        if number < len(every):
             problems += compare(bundle, golden, sample, outputs, entry)
-        # Left at 0 when a sample cannot be run: that is no answer about the numbers.
-        entry["samples"] = len(golden["samples"])
-        if problems:
-            raise RunnerError(problems[0], exit_code=OUTSIDE)
-    except (RunnerError, PreprocessError) as error:
-        code = getattr(error, "exit_code", FAILED)
-        status = "skipped" if code == LACKS else "failed"
-        hint = f" ({error.hint})" if error.hint else ""
-        entry.update(status=status, reason=error.message + hint)
-        return entry, code
-    entry["status"] = "passed" if "max_abs_diff" in entry else "recorded"
-    return entry, 0
+        ended = time.perf_counter()
+        with contextlib.suppress(SampleError):
+            answer(outputs, model.facts, 3)
+        before, after = model.invoked
+        times.append((before - started, after - before, time.perf_counter() - ended))
+    # In a benchmark the first round is the warm-up.
+    columns = zip(*times[len(every) if args.runs else 0 :])
+    for name, column in zip(("preprocess_ms", "latency_ms", "postprocess_ms"), columns):
+        p50, p90, p99 = (np.percentile(column, [50, 90, 99]) * 1000).tolist()
+        entry[name] = {"min": min(column) * 1000, "p50": p50, "p90": p90, "p99": p99}
+    memory = re.search(r"VmHWM:\s*(\d+) kB", read_text("/proc/self/status"))
+    entry.update(load_ms=model.load_s * 1000, timed=len(times))
+    entry["peak_memory_bytes"] = int(memory[1]) * 1024 if memory else None
+    # Left at 0 when a sample cannot be run: that is no answer about the numbers.
+    entry["samples"] = len(every)
+    if problems:
+        raise RunnerError(problems[0], exit_code=OUTSIDE)
 
 
 def compare(
@@ -900,18 +1158,150 @@ def compare(
 
 def machine() -> dict[str, Any]:
     """Describes this machine, for a report that is read elsewhere."""
-    board = Path("/proc/device-tree/model")
-    name = board.read_text(errors="replace").strip("\0") if board.is_file() else ""
-    facts = {"system": platform.platform(), "machine": platform.machine(), "board": name}
+    board = read_text("/proc/device-tree/model").strip("\0")
+    cpu = re.search(r"model name\s*: (.*)", read_text("/proc/cpuinfo"))
+    facts = {"system": platform.platform(), "machine": platform.machine(), "board": board}
     versions = {"python": platform.python_version(), "numpy": np.__version__}
-    return {**facts, "cpus": os.cpu_count(), **versions}
+    return {**facts, "cpu": cpu[1] if cpu else "", "cpus": os.cpu_count(), **versions}
+
+
+def read_text(name: str) -> str:
+    """Returns what the kernel says in a file, or nothing where it has none."""
+    path = Path(name)
+    return path.read_text(errors="replace") if path.is_file() else ""
+
+
+# ==== bench ====
+def command_bench(args: Args) -> int:
+    """Times each artifact and thread count in a process of its own; picks the fastest right one."""
+    bundle = open_target(args.target)
+    if args.artifact and args.threads:
+        report, _ = examine(bundle, {"checked": 0, "problems": []}, args)
+        del report["artifacts"][0]["values"]
+    else:
+        report = report_on(bundle, check_files(bundle), bench_children(bundle, args))
+    right = [entry for entry in report["artifacts"] if entry["status"] == "passed"]
+    if right:
+        best = min(right, key=lambda entry: entry["latency_ms"]["p50"])
+        report["fastest"] = {"artifact": best["id"], "threads": best["threads"]}
+        note(f"fastest: {best['id']}, threads: {best['threads']}")
+        if args.save:
+            kept = {**report["fastest"], **{key: report[key] for key in ("bundle", "machine")}}
+            write_whole(bundle.root / CHOICE, json.dumps(kept).encode())
+    if args.json:
+        tell(report)
+    return 0 if right and not report["files"]["problems"] else FAILED
+
+
+def bench_children(bundle: Bundle, args: Args) -> list[dict[str, Any]]:
+    """Measures in child processes: memory is then one artifact's, and a crash ends one row."""
+    import subprocess
+
+    names = [args.artifact] if args.artifact else [a["id"] for a in bundle.artifacts]
+    counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
+    entries = []
+    for name in names:
+        for threads in [args.threads] if args.threads else counts:
+            flags = ["--artifact", name, "--threads", str(threads), "--json"]
+            command = [sys.executable, __file__, *args.given, *flags]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            try:
+                entry = json.loads(done.stdout)["artifacts"][0]
+            except ValueError:
+                reason = done.stderr.strip() or f"it ended with {done.returncode}"
+                entry = {"id": name, "threads": threads, "status": "failed", "samples": 0}
+                entry["reason"] = reason
+            entries.append(entry)
+            shown = [f"{name:22} {threads} threads  {entry['status']}  {entry['reason']}"]
+            for key in (
+                ("latency_ms", "preprocess_ms", "postprocess_ms") if entry["samples"] else ()
+            ):
+                times = " ".join(f"{k} {v:.3f}" for k, v in entry[key].items())
+                shown.append(f"{key[:-3]} {times} ms")
+            note("  ".join(shown))
+    return entries
+
+
+# ==== serve ====
+
+LARGEST_BODY = 1 << 25
+
+
+def command_serve(args: Args) -> int:
+    """Answers on localhost: TensorFlow Serving's :predict, and pictures sent to /predict."""
+    # Only here: the other commands start faster without it.
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    model, lock = open_model(args), threading.Lock()
+    path = f"/v1/models/{model.facts.get('name', 'model')}:predict"
+    calls = {"/predict": answer_picture, path: answer_tensors}
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if self.path not in calls:
+                status, found = 404, {"error": f"{self.path} is not one of {', '.join(calls)}"}
+            elif not length.isdecimal() or int(length) > LARGEST_BODY:
+                status, found = 413, {"error": f"expected at most {LARGEST_BODY} bytes"}
+            else:
+                body = self.rfile.read(int(length))
+                try:
+                    with lock:
+                        status, found = 200, calls[self.path](model, body, args.top)
+                except (SampleError, RunnerError) as error:
+                    status = 400 if isinstance(error, SampleError) else 500
+                    found = {"error": error.message}
+            content = json.dumps(found, ensure_ascii=False).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    with ThreadingHTTPServer(("127.0.0.1", args.port), Handler) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        note(" and ".join(address + path for path in calls))
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
+
+
+def answer_picture(model: Model, body: bytes, top: int) -> dict[str, Any]:
+    """Returns the answer to an encoded picture."""
+    facts = {"model": model.facts.get("name"), "version": model.facts.get("version")}
+    return {**facts, **answer(model(load_sample(model, io.BytesIO(body))), model.facts, top)}
+
+
+def answer_tensors(model: Model, body: bytes, top: int) -> dict[str, Any]:
+    """Answers {"instances": [a sample, ...]} or {"inputs": {name: [a value a sample, ...]}}."""
+    try:
+        request = json.loads(body)
+        if "inputs" not in request:
+            rows = list(request["instances"])
+        else:
+            columns = request["inputs"]
+            if not isinstance(columns, dict):
+                columns = dict.fromkeys(model.inputs, columns)
+            if len({len(column) for column in columns.values()}) > 1:
+                raise ValueError("the inputs differ in their number of samples")
+            rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    except (ValueError, TypeError, KeyError) as error:
+        raise SampleError(f"expected JSON with instances or inputs: {error}") from None
+    outputs = [answer(model(load_sample(model, row, files=False)), {}, top) for row in rows]
+    lists = [output["outputs"] for output in outputs]
+    one = len(model.outputs) == 1
+    if "inputs" not in request:
+        return {"predictions": [next(iter(row.values())) if one else row for row in lists]}
+    named = {name: [row[name] for row in lists] for name in model.outputs}
+    return {"outputs": next(iter(named.values())) if one else named}
 
 
 # ==== run ====
-def command_run(args: argparse.Namespace) -> int:
+def command_run(args: Args) -> int:
     """Runs N samples from DIR/<input>.npy and writes DIR/<output>.npy, one sample at a time."""
-    bundle = open_target(args.target)
-    model = Model(bundle, bundle.artifact(args.artifact), args.runtime, args.threads)
+    model = open_model(args)
     unsafe = [name for name in (*model.inputs, *model.outputs) if re.search(r"[/\\]", name)]
     if unsafe:
         raise RunnerError(f"{unsafe[0]!r} is the name of a tensor and cannot be that of a file")
@@ -934,48 +1324,74 @@ def command_run(args: argparse.Namespace) -> int:
                 # Row by row, N may be large; on a full disk this raises, where writing to a
                 # memory map would kill the process.
                 files[name].write(value.astype("<f4").tobytes())
-    seconds = time.perf_counter() - started
-    print(json.dumps({"count": count, "seconds": seconds, "runtime": model.runtime}))
+    tell({"count": count, "seconds": time.perf_counter() - started, "runtime": model.runtime})
     return 0
 
 
 # ==== The command line ====
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> Args:
     """Reads the command line; argparse leaves with exit code 2 when it is wrong."""
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--runtime", choices=list(RUNTIMES), help="use this interpreter only")
-    shared.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
-    shared.add_argument("--artifact", metavar="ID", help="for example tflite/int8")
-    shared.add_argument("--json", action="store_true", help="answer in JSON")
-    shared.add_argument("--debug", action="store_true", help="show tracebacks")
+    flag = shared.add_argument
+    flag("target", metavar="BUNDLE|FILE")
+    flag("--artifact", metavar="ID", help="for example tflite/int8")
+    flag("--runtime", choices=list(RUNTIMES), help="use this interpreter only")
+    flag("--threads", type=positive, metavar="N", help="default: 1, or what bench --save found")
+    flag("--kernels", choices=list(KERNELS), default="auto", help=argparse.SUPPRESS)
+    flag("--edgetpu", metavar="any|usb:0|pci:0", help="use Coral's Edge TPU")
+    flag("--delegate", metavar="LIBRARY[:KEY=VALUE]", help="use another delegate")
+    flag("--fallback-cpu", action="store_true", help="without the Edge TPU, use the CPU")
+    flag("--stateful", action="store_true", help="samples are the blocks of one stream")
+    flag("--json", action="store_true", help="answer in JSON")
+    flag("--debug", action="store_true", help="show tracebacks")
     parser = argparse.ArgumentParser(
         prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, function: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    def add(function: Callable[[Args], int]) -> Callable[..., argparse.Action]:
+        name = function.__name__[len("command_") :]
         command = commands.add_parser(name, parents=[shared], help=function.__doc__)
-        command.set_defaults(function=function)
-        command.add_argument("target", metavar="BUNDLE|FILE")
-        return command
+        command.set_defaults(function=function, given=list(arguments), runs=0, top=3)
+        return command.add_argument
 
-    add("info", command_info)
-    predict = add("predict", command_predict)
-    predict.add_argument("files", nargs="+", metavar="FILE", help="image, .npy, .npz, folder or -")
-    predict.add_argument("--top", type=int, default=3, metavar="K", help="default: 3")
-    add("verify", command_verify).add_argument("--record", metavar="FILE", help="write all values")
-    run = add("run", command_run)
-    run.add_argument("--inputs", required=True, metavar="DIR")
-    run.add_argument("--outputs", required=True, metavar="DIR")
-    args = parser.parse_args(arguments)
-    if min(args.threads, getattr(args, "top", 1)) < 1:
-        parser.error("--threads and --top need at least 1")
-    return args
+    top = {"type": positive, "default": 3, "metavar": "K", "help": "classes to list (3)"}
+    add(command_info)
+    flag = add(command_predict)
+    flag("files", nargs="+", metavar="FILE", help="image, .npy, .npz, folder, or - for stdin")
+    flag("--top", **top)
+    add(command_verify)("--record", metavar="FILE", help="write all values")
+    flag = add(command_watch)
+    flag("folder", nargs="?", metavar="FOLDER")
+    flag("--camera", nargs="?", const="auto", metavar="SOURCE", help="picamera2, 0 or FILE.mjpeg")
+    flag("--fps", type=positive, default=10, metavar="N", help="at most so many a second (10)")
+    flag("--threshold", type=float, default=0.0, metavar="P", help="tell only scores from P on")
+    flag("--save-hits", metavar="DIR", help="keep the pictures that are told")
+    flag("--top", **top)
+    flag = add(command_bench)
+    flag("--runs", type=positive, default=100, metavar="N", help="timed runs (100)")
+    flag("--save", action="store_true", help="use the fastest from now on")
+    flag = add(command_serve)
+    flag("--port", type=int, default=8501, help="8501; 0 takes a free one")
+    flag("--top", **top)
+    flag = add(command_run)
+    flag("--inputs", required=True, metavar="DIR")
+    flag("--outputs", required=True, metavar="DIR")
+    return parser.parse_args(arguments)
+
+
+def positive(text: str) -> int:
+    """Reads a whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("expected a whole number from 1 on")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and turns every error into a text and an exit code."""
-    args = parse(arguments)
+    args = parse(sys.argv[1:] if arguments is None else arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(args.function(args))
     except KeyboardInterrupt:

@@ -248,6 +248,35 @@ def report(bundle: Path, merge: tuple[Path, ...]) -> int:
 
 
 @cli.command()
+@click.argument("arguments", nargs=-1, required=True, metavar="[BUNDLE] user@host:dir")
+@click.option("--rollback", is_flag=True, help="Make the previous bundle the current one.")
+@click.option("--ssh", default="ssh", help="The ssh command, with its options.")
+@click.option("--transport", type=click.Choice(["auto", "rsync", "tar"]), default="auto")
+@click.option("--python", default="", help="Python on the device (default: dir/venv's, python3).")
+@_output_options
+def deploy(arguments: tuple[str, ...], **flags: Any) -> int:
+    """Send BUNDLE to a device, verify it there, and make it dir/current.
+
+    Example: packager deploy dist/digits pi@raspberrypi:digits
+    """
+    from packager import deploy as deployment
+    from packager.bundle import find_bundle
+
+    *bundles, target = arguments
+    if len(bundles) != (0 if flags["rollback"] else 1):
+        raise click.UsageError("give BUNDLE user@host:dir, or --rollback user@host:dir")
+    where = deployment.Target.parse(target)
+    if flags["rollback"]:
+        click.echo(deployment.rollback(where, ssh=flags["ssh"]))
+        return 0
+    given = {key: flags[key] for key in ("ssh", "transport", "python")}
+    answer = deployment.deploy(find_bundle(Path(bundles[0])), where, _reporter(flags), **given)
+    if flags["as_json"]:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    return 0
+
+
+@cli.command()
 @_output_options
 def doctor(**flags: Any) -> int:
     """Say which runtimes and programs are here, and how to get those that are missing."""

@@ -26,9 +26,9 @@ EXPECTED_SKIPS = ("tflite-runtime has no wheel for Python",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The soak tests run only when they are asked for with `-m soak`."""
+    """Soak and device tests run only when they are asked for with `-m soak` or `-m device`."""
     if not config.option.markexpr:
-        config.option.markexpr = "not soak"
+        config.option.markexpr = "not soak and not device"
 
 
 # What takes minutes: begun last, it would leave the other core idle.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,8 @@ def verify_artifacts(
     job = _Verification(manifest, folder, work, source, data, outputs, ranges, rounding)
     recorded, skipped, failures = job.run_all(reporter)
     tolerances = {
-        a.id: golden.tolerances(a, manifest.outputs, ranges, rounding) for a in manifest.artifacts
+        a.id: golden.tolerances(a, manifest.outputs, ranges, rounding, job.kernels.get(a.id, {}))
+        for a in manifest.artifacts
     }
     golden.write(folder, data.golden, outputs, recorded, tolerances, is_synthetic=data.synthetic)
     with reporter.stage("compare and gate"):
@@ -111,7 +112,8 @@ class _Verification:
     """One bundle's verification; `outputs` are the source model's on the golden samples.
 
     `ranges` holds the range of each output, of the evaluation samples if there are any;
-    `rounding` how much each moves when the inputs are nudged.
+    `rounding` how much each moves when the inputs are nudged; `kernels` how much each output of
+    an integer artifact differs between an interpreter's kernels.
     """
 
     manifest: Manifest
@@ -122,6 +124,7 @@ class _Verification:
     outputs: dict[str, Array]
     ranges: dict[str, float]
     rounding: dict[str, float]
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def run_all(
         self, reporter: Reporter
@@ -166,8 +169,30 @@ class _Verification:
             return self._run_not_finite(artifact, runner, record, state["reason"])
         if evaluation and self.source.evaluation:
             self._check_sizes(artifact, evaluation[1], self.source.evaluation)
+        outputs = self._read(artifact, record)
+        mode = artifact.quantization.mode if artifact.quantization else ""
+        if artifact.runtime.kind == "tflite" and mode.startswith("int"):
+            self.kernels[artifact.id] = self._compare_kernels(artifact, runner, outputs)
+        return outputs
+
+    def _read(self, artifact: Artifact, record: Path) -> dict[str, Array]:
         values = json.loads(record.read_text(encoding="utf-8"))[artifact.id]
         return golden.arrays(values, self.data.golden, self.outputs)
+
+    def _compare_kernels(
+        self, artifact: Artifact, runner: Runner, outputs: dict[str, Array]
+    ) -> dict[str, float]:
+        """Returns how far the interpreter's plain kernels are from those that were used.
+
+        Devices without XNNPACK's integer kernels (32-bit ARM, tflite-runtime) run the plain ones,
+        which round differently within the network.
+        """
+        record = self._path(artifact, "plain.json")
+        state = runner.record(self.folder, artifact, record, None, "--kernels", "plain")
+        if state["status"] != "recorded":
+            return {}
+        plain = self._read(artifact, record)
+        return {name: metrics.largest_difference(outputs[name], plain[name]) for name in outputs}
 
     def _run_not_finite(
         self, artifact: Artifact, runner: Runner, record: Path, reason: str

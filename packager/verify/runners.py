@@ -38,7 +38,12 @@ class Runner:
     command: tuple[str, ...]
 
     def record(
-        self, bundle: Path, artifact: Artifact, values: Path, evaluation: tuple[Path, Path] | None
+        self,
+        bundle: Path,
+        artifact: Artifact,
+        values: Path,
+        evaluation: tuple[Path, Path] | None,
+        *flags: str,
     ) -> dict[str, Any]:
         """Runs one artifact on the golden samples, and on evaluation samples if there are any.
 
@@ -47,6 +52,7 @@ class Runner:
             artifact: The artifact.
             values: File for the values of the golden samples.
             evaluation: Folders of `<input>.npy` arrays and for `<output>.npy` arrays.
+            flags: More flags of the runner's `verify`.
 
         Returns:
             The artifact's entry in the runner's answer; evaluated unless it is `skipped`.
@@ -55,7 +61,15 @@ class Runner:
             EnvironmentLacks: The runner cannot start on this machine.
             PackagerError: The runner gives no answer.
         """
-        command = ["verify", str(bundle), "--artifact", artifact.id, "--record", str(values)]
+        command = [
+            "verify",
+            str(bundle),
+            "--artifact",
+            artifact.id,
+            "--record",
+            str(values),
+            *flags,
+        ]
         data = _flags(evaluation) if evaluation else []
         # The user has named this code.
         command += ["--allow-model-code"] if artifact.runtime.kind == "keras" else []

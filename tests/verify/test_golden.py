@@ -114,22 +114,32 @@ def artifact(mode, scales=None):
      ("int8_float_io", 1.001 / 255)],
 )  # fmt: skip
 def test_tolerances_are_shares_of_each_range(mode, share):
-    found = golden.tolerances(artifact(mode), OUTPUTS, {"a": 2.0, "b": 40.0}, {"a": 0.0, "b": 0.0})
+    found = golden.tolerances(
+        artifact(mode), OUTPUTS, {"a": 2.0, "b": 40.0}, {"a": 0.0, "b": 0.0}, {}
+    )
     assert found == {"a": pytest.approx(2.0 * share), "b": pytest.approx(40.0 * share)}
 
 
 def test_a_model_that_enlarges_rounding_gets_wider_tolerances():
     found = golden.tolerances(
-        artifact("float32"), OUTPUTS, {"a": 2.0, "b": 40.0}, {"a": 1e-4, "b": 1e-6}
+        artifact("float32"), OUTPUTS, {"a": 2.0, "b": 40.0}, {"a": 1e-4, "b": 1e-6}, {}
     )
     assert found == {"a": pytest.approx(8e-4), "b": pytest.approx(4e-4)}
 
 
 def test_integer_outputs_may_differ_by_one_step():
     one = artifact("int8", {"a": (0.25,), "b": (0.5, 2.0)})
-    found = golden.tolerances(one, OUTPUTS, {"a": 2.0, "b": 40.0}, {"a": 0.0, "b": 0.0})
+    found = golden.tolerances(one, OUTPUTS, {"a": 2.0, "b": 40.0}, {"a": 0.0, "b": 0.0}, {})
     assert 0.25 < found["a"] < 0.2505
     assert 2.0 < found["b"] < 2.004
+
+
+@pytest.mark.parametrize(("mode", "step"), [("int8", 0.25), ("int8_float_io", 2 / 255)])
+def test_integer_files_may_differ_as_much_as_kernels_do(mode, step):
+    scales = {"a": (0.25,), "b": ()} if mode == "int8" else None
+    ranges, rounding = {"a": 2.0, "b": 40.0}, {"a": 0.0, "b": 0.0}
+    found = golden.tolerances(artifact(mode, scales), OUTPUTS, ranges, rounding, {"a": 0.5})
+    assert found["a"] == pytest.approx((step + 0.5) * 1.001)
 
 
 # ------------------------------------------------------------------ recorded values
