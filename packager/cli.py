@@ -228,6 +228,37 @@ def serve(bundle: Path, flags: tuple[str, ...]) -> int:
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
+    "--export",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write what a browser needs, for a static host, and stop.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=8080, show_default=True, help="Port; 0 takes a free one.")
+def web(bundle: Path, target: Path | None, host: str, port: int) -> int:
+    """Show BUNDLE (NAME or NAME/VERSION) in the browser, or export it for a static host.
+
+    Example: packager web dist/digits
+    """
+    from packager import web as app
+    from packager.bundle import find_bundle
+
+    folder = find_bundle(bundle)
+    if target is not None:
+        app.export(folder, target)
+        click.echo(f"{target.resolve()}\nnext: serve this folder over https, or on localhost")
+        return 0
+    with app.server(folder, host, port) as server:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{shown}:{server.server_port}/web/  (Ctrl-C ends it)")
+        server.serve_forever()
+    return 0
+
+
+@cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
     "--merge",
     multiple=True,
     type=click.Path(path_type=Path),
