@@ -83,11 +83,17 @@ class Model extends EventTarget {
 
   get manifest() { return this.#bundle.manifest; }
 
-  /** What runs the model: a candidate, what the runtime says of itself, and its check. */
+  /**
+   * What runs the model: a candidate, what the runtime says of itself, its check, and the addresses
+   * that were loaded for it.
+   */
   get runtime() {
-    const { described, check } = this.#session;
-    return { ...this.#candidate, ...described, check };
+    const { described, check, loaded } = this.#session;
+    return { ...this.#candidate, ...described, check, loaded };
   }
+
+  /** Whether the candidates have not been measured on this machine yet. */
+  get isUntuned() { return memory.get(this.#key) === null; }
 
   /** Why candidates that were tried could not be used: texts by id. */
   get failures() { return Object.fromEntries(this.#reasons); }
@@ -154,7 +160,7 @@ class Model extends EventTarget {
    * Opens the first candidate that works, as `loadBundle` does.
    *
    * @param {string} runtime `auto`, a runtime or a candidate.
-   * @returns {Promise<boolean>} Whether the fastest is yet to be found.
+   * @returns {Promise<void>}
    */
   async start(runtime) {
     const order = autoOrder(this.candidates);
@@ -163,7 +169,7 @@ class Model extends EventTarget {
       await this.#openFirst(
         known === null ? order : order.toSorted((a, b) => (b.id === known) - (a.id === known)),
       );
-      return known === null;
+      return;
     }
     const wanted = this.candidates.filter(({ id, runtime: name }) => [id, name].includes(runtime));
     if (wanted.length === 0) {
@@ -173,7 +179,6 @@ class Model extends EventTarget {
       });
     }
     await this.use(wanted[0].id);
-    return false;
   }
 
   /** Switches to a candidate, named by its id; the one in use stays if it cannot be opened. */
@@ -350,7 +355,7 @@ export async function loadBundle(address, options = {}) {
   const identity = checksum ?? [name, version, created].join('/');
   const key = `packager:fastest:${identity}:${browser.threads}`;
   const model = new Model(bundle, browser, key, onProgress);
-  const isUnknown = await model.start(runtime);
-  if (isUnknown && tune) model.tuning = model.chooseFastest();
+  await model.start(runtime);
+  if (runtime === 'auto' && tune && model.isUntuned) model.tuning = model.chooseFastest();
   return model;
 }

@@ -11,7 +11,8 @@
       const { open } = await module;
       const opened = await open(options, (progress) => self.postMessage({ progress }));
       engine = opened.engine;
-      return { described: engine.describe(), check: opened.check };
+      const loaded = performance.getEntriesByType('resource').map(({ name }) => name);
+      return { described: engine.describe(), check: opened.check, loaded };
     },
   };
 
