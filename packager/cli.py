@@ -82,6 +82,7 @@ _build_options = _options(
         " 'conv*/kernel'.",
     ),
     *_source_options,
+    click.option("--with-web", is_flag=True, help="Add the web app with its runtimes (22 MB)."),
     click.option(
         "--input-shape",
         multiple=True,

@@ -85,6 +85,8 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
         call = f'tf.saved_model.load("{path}").signatures["serving_default"]'
         names = ", ".join(f"{s.name}={s.name}" for s in manifest.inputs)
         found.append(("On a server", f"predict = {call}\nanswer = predict({names})"))
+    if any(path.startswith("web/") for path in manifest.files):
+        return [*found, ("In a browser", f"packager web {here}")]
     for kind, load in (("tfjs-layers", "loadLayersModel"), ("tfjs-graph", "loadGraphModel")):
         for artifact in (a for a in manifest.artifacts if a.runtime.kind == kind):
             script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""
