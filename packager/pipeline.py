@@ -304,7 +304,7 @@ def _write_around(config: Config, manifest: Manifest, folder: Path) -> None:
         replace(config, version=manifest.version).to_yaml(folder), encoding="utf-8"
     )
     if config.web:
-        web.copy_app(folder / web.APP)
+        web.copy_app(web.files(), folder / web.APP)
 
 
 def _copy_edge(folder: Path) -> None:

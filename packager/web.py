@@ -76,13 +76,20 @@ def file_list(app: dict[str, Path]) -> bytes:
     return f"self.APP = {json.dumps(document)};\n".encode()
 
 
-def copy_app(target: Path) -> None:
-    """Copies the app with its runtimes into a new folder.
+def files_of(folder: Path) -> dict[str, Path]:
+    """Returns the files of the app in a bundle, or those installed here where it has none.
 
     Raises:
         EnvironmentLacks: The runtimes are not in `web/vendor`.
     """
-    app = files()
+    own = folder / APP
+    found = {p.relative_to(own).as_posix(): p for p in own.rglob("*") if p.is_file()}
+    found.pop(LIST, None)
+    return dict(sorted(found.items())) or files()
+
+
+def copy_app(app: dict[str, Path], target: Path) -> None:
+    """Copies the app with its runtimes into a new folder."""
     for name, path in app.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / name)
@@ -110,7 +117,7 @@ def export(folder: Path, target: Path) -> None:
         for name in [bundle.MANIFEST, *wanted]:
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, staging / name)
-        copy_app(staging / APP)
+        copy_app(files_of(folder), staging / APP)
         (staging / "index.html").write_text(_REDIRECT, encoding="utf-8")
         # GitHub Pages leaves out files that its site generator does not know.
         (staging / ".nojekyll").touch()
@@ -227,12 +234,7 @@ def server(folder: Path, host: str, port: int) -> Iterator[_Server]:
     Raises:
         EnvironmentLacks: The runtimes are missing, or the port is taken.
     """
-    own = folder / APP
-    shipped = {p.relative_to(own).as_posix(): p for p in own.rglob("*") if p.is_file()}
-    shipped.pop(LIST, None)
-    handler = type(
-        "Handler", (_Handler,), {"app": dict(sorted(shipped.items())) or files(), "bundle": folder}
-    )
+    handler = type("Handler", (_Handler,), {"app": files_of(folder), "bundle": folder})
     try:
         made = _Server((host, port), handler)
     except OSError as error:

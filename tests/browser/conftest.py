@@ -28,7 +28,7 @@ QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-LIMIT_MS = 25_000
+LIMIT_MS = 120_000
 
 
 @pytest.fixture(scope="module")

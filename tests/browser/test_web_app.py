@@ -36,7 +36,7 @@ def label(watched: Watched) -> str:
 
 def wait_for_label(watched: Watched, text: str) -> None:
     found = watched.page.locator("#label").get_by_text(text, exact=True)
-    found.wait_for(timeout=20_000)
+    found.wait_for()
 
 
 def real_problems(watched: Watched) -> list[str]:
