@@ -143,7 +143,7 @@ async function showSamples() {
 
 // Light ink on dark paper, or the other way round: what most of the samples have.
 async function isDark(samples) {
-  const canvas = new OffscreenCanvas(1, 1).getContext('2d');
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
   const levels = [];
   for (const { inputs } of samples.slice(0, 8)) {
     const path = Object.values(inputs).find((name) => name.endsWith('.png'));
