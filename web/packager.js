@@ -111,7 +111,7 @@ class Model extends EventTarget {
   }
 
   #adopt(candidate, session) {
-    this.#session?.close();
+    this.#session?.retire();
     this.#session = session;
     this.#candidate = candidate;
     this.dispatchEvent(new CustomEvent('runtime', { detail: this.runtime }));

@@ -17,6 +17,7 @@ export class Session {
   #worker;
   #pending = new Map();
   #next = 0;
+  #isRetired = false;
   #onProgress;
   #onLost;
 
@@ -36,7 +37,10 @@ export class Session {
     if (lost !== undefined) return this.#end(lost);
     const { resolve, reject } = this.#pending.get(id) ?? {};
     this.#pending.delete(id);
-    return error === undefined ? resolve?.(result) : reject?.(new WorkerError(error.message, error));
+    if (error === undefined) resolve?.(result);
+    else reject?.(new WorkerError(error.message, error));
+    if (this.#isRetired) this.retire();
+    return undefined;
   }
 
   #end(reason) {
@@ -72,6 +76,12 @@ export class Session {
     } finally {
       clearTimeout(late);
     }
+  }
+
+  /** Ends the worker once it has answered what it was asked. */
+  retire() {
+    this.#isRetired = true;
+    if (this.#pending.size === 0) this.close();
   }
 
   /** Ends the worker and whatever it does. */

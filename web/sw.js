@@ -3,11 +3,14 @@
 //
 // The app's files and its runtimes come from a cache of this version. The manifest comes from the
 // network while there is one. A bundle's other files are kept by the page, under their hashes.
+// A new version waits until the pages of the old one are closed, so that no page mixes the two.
 
 importScripts('app-files.js'); // self.APP = {version, shell}; a change of it is a new version
 
-const CACHE = `packager-app-${self.APP.version}`;
 const SCOPE = new URL('./', self.location).href;
+// Other apps of the same origin have caches of their own.
+const PREFIX = `packager-app ${SCOPE} `;
+const CACHE = PREFIX + self.APP.version;
 const ISOLATED = {
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Cross-Origin-Embedder-Policy': 'require-corp',
@@ -17,12 +20,11 @@ const ISOLATED = {
 self.addEventListener('install', (event) => {
   const shell = ['./', ...self.APP.shell].map((path) => new Request(path, { cache: 'reload' }));
   event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(shell)));
-  self.skipWaiting();
 });
 
 async function activate() {
   const names = await caches.keys();
-  const old = names.filter((name) => name.startsWith('packager-app-') && name !== CACHE);
+  const old = names.filter((name) => name.startsWith(PREFIX) && name !== CACHE);
   await Promise.all(old.map((name) => caches.delete(name)));
   await self.clients.claim();
 }

@@ -31,9 +31,8 @@ function sizeOf(manifest, id) {
 export function summaryOf(manifest) {
   const { task, labels = [], inputs } = manifest;
   const size = inputs.map((input) => inputText(input).split(',')[0]).join('; ');
-  const kinds = { none: 'model' };
-  const count = labels.length > 0 ? ` of ${labels.length} labels` : '';
-  return `${kinds[task] ?? task}${count} · ${size}`;
+  const count = labels.length > 0 ? [`${labels.length} labels`] : [];
+  return [...(task === 'none' ? [] : [task]), ...count, size].join(' · ');
 }
 
 /** Fills the card. */

@@ -55,7 +55,8 @@ export function start(isDark, onDrawn) {
   });
   pad.addEventListener('pointermove', (event) => {
     if (last === undefined) return;
-    for (const one of event.getCoalescedEvents?.() ?? [event]) strokeTo(pointOf(one));
+    const between = event.getCoalescedEvents?.() ?? [];
+    for (const one of between.length > 0 ? between : [event]) strokeTo(pointOf(one));
     onDrawn(pixels());
   });
   for (const name of ['pointerup', 'pointercancel']) {
