@@ -171,6 +171,7 @@ class Model extends EventTarget {
       );
       return;
     }
+    if (this.candidates.length === 0) throw this.#nothingWorks();
     const wanted = this.candidates.filter(({ id, runtime: name }) => [id, name].includes(runtime));
     if (wanted.length === 0) {
       const names = this.candidates.map(({ id }) => id).join(', ');

@@ -318,7 +318,7 @@ def only_saved_model(folder: Path) -> None:
     ("change", "words"),
     [
         (flip_a_byte, ["weights-", "is changed or damaged"]),
-        (lambda folder: (folder / "manifest.json").unlink(), ["cannot load manifest.json", "404"]),
+        (lambda folder: (folder / "manifest.json").unlink(), ["annot load manifest.json", "404"]),
         (only_saved_model, ["no file that a browser can run", "packager build"]),
     ],
     ids=["changed", "no manifest", "nothing for browsers"],

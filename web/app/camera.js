@@ -88,6 +88,7 @@ export async function start(image, onFrame) {
   video.srcObject = stream;
   video.classList.toggle('mirrored', facing === 'user');
   $('camera-toggle').textContent = 'Stop';
+  await video.play().catch(() => {}); // stopped meanwhile
   const devices = await navigator.mediaDevices.enumerateDevices();
   $('camera-turn').hidden = devices.filter(({ kind }) => kind === 'videoinput').length < 2;
   follow(image, onFrame);

@@ -176,6 +176,8 @@ async function toggleCamera() {
   try {
     await camera.start(model.manifest.inputs[0].image, async (video) => {
       await predictor.now(model.inputsOf(video)).catch((error) => {
+        // A video that is not in view may have no picture to give.
+        if (error.name === 'InvalidStateError') return;
         camera.stop();
         notify(error);
       });
@@ -243,7 +245,10 @@ export async function start(model, predictor, addRow) {
     const isSmall = image.channels === 'gray' && Math.max(image.width, image.height) <= DRAWABLE;
     $('tab-draw').hidden = !isSmall;
     if (isSmall) {
-      pad.start(await isDark(await model.samples()), (drawn) => predictor.latest(model.inputsOf(drawn)));
+      pad.start(await isDark(await model.samples()), (drawn) => {
+        press(undefined);
+        predictor.latest(model.inputsOf(drawn));
+      });
     }
   }
   if (first !== undefined) await showSample(first.sample, first.button);

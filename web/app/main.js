@@ -107,11 +107,11 @@ async function open() {
   device.start(model, runtime === 'auto');
   const showRuntime = watchRuntime(model);
   await inputs.start(model, makePredictor(model), (...row) => addRow(task, ...row));
-  return { model, showRuntime };
+  return { model, showRuntime, isAuto: runtime === 'auto' };
 }
 
-async function tune({ model, showRuntime }) {
-  if (!model.isUntuned) return;
+async function tune({ model, showRuntime, isAuto }) {
+  if (!isAuto || !model.isUntuned) return;
   setStatus('measuring the runtimes', 'busy');
   const times = await model.chooseFastest();
   showRuntime(times);
