@@ -11,6 +11,7 @@ const PREVIEW = 1024; // pixels of a shown photo
 
 let context; // {model, predictor, addRow}
 let current = 'image';
+let last; // the inputs that were shown last, of a sample or a file
 
 function showPicture(bitmap) {
   const canvas = $('shown');
@@ -58,7 +59,8 @@ const isNpy = ({ name = '' }) => name.endsWith('.npy');
 async function predictFile(file) {
   const source = isNpy(file) ? await tensorOf(file) : file;
   if (isNpy(file)) showText(`${file.name}\n${source.shape.join(' × ')}`);
-  const result = await context.predictor.now(context.model.inputsOf(source));
+  last = context.model.inputsOf(source);
+  const result = await context.predictor.now(last);
   if (!isNpy(file)) await showFile(file);
   return result;
 }
@@ -101,6 +103,7 @@ async function showSample(sample, button) {
   press(button);
   try {
     const inputs = await inputsOfSample(sample);
+    last = inputs;
     const image = Object.values(inputs).find((value) => value instanceof Blob);
     if (image !== undefined) await showFile(image);
     else showText(Object.entries(inputs).map(([name, { shape }]) => `${name}: ${shape.join(' × ')}`).join('\n'));
@@ -223,6 +226,13 @@ function listenForSources() {
     camera.stop();
     toggleCamera();
   });
+}
+
+/** Answers the shown sample or file again, so that the times are those of the runtime in use. */
+export async function again(times) {
+  for (let i = 0; i < times && last !== undefined && current === 'image'; i += 1) {
+    await context.predictor.now(last);
+  }
 }
 
 /**

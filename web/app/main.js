@@ -10,6 +10,8 @@ import { $, clearNotice, make, msText, notify } from './dom.js';
 import * as inputs from './inputs.js';
 import { keep, prepare } from './offline.js';
 
+const REPEATS = 5;
+
 function setStatus(text, state) {
   $('status-text').textContent = text;
   $('status').dataset.state = state;
@@ -115,6 +117,7 @@ async function tune({ model, showRuntime, isAuto }) {
   setStatus('measuring the runtimes', 'busy');
   const times = await model.chooseFastest();
   showRuntime(times);
+  await inputs.again(REPEATS);
 }
 
 async function main() {
