@@ -240,7 +240,7 @@ def _add_pages(app: Flask, core: ServingCore, pages: Pages) -> None:
         bundle = _bundle_with_web(core)
         if bundle is not None and name in ("", "web"):
             return _redirect("/web/")
-        if bundle is not None and (name == "manifest.json" or name.startswith(_BROWSER_FILES)):
+        if bundle is not None and _is_for_browsers(name):
             return _browser_file(bundle, name)
         if name:
             abort(404)
@@ -249,6 +249,12 @@ def _add_pages(app: Flask, core: ServingCore, pages: Pages) -> None:
 
 def _redirect(location: str) -> FlaskResponse:
     return FlaskResponse(status=302, headers={"Location": location})
+
+
+def _is_for_browsers(name: str) -> bool:
+    if ".." in name.split("/"):
+        return False
+    return name == "manifest.json" or name.startswith(_BROWSER_FILES)
 
 
 def _browser_file(bundle: Path, name: str) -> FlaskResponse:
