@@ -63,7 +63,7 @@ class Subject:
 def subject(name: str, model: Path, size: int, channels: int, calibration: Path) -> Subject:
     """Builds both forms of a model."""
     plain = build(model, f"{name}_unfolded", "--only", "tfjs/layers", "--no-fold")
-    flags = ["--preprocess", "0..1", "--with-web"]
+    flags = ["--preprocess", "0..1" if channels == 1 else "-1..1", "--with-web"]
     flags += ["--only", "tfjs/layers", "--only", "tflite/float32"]
     flags += ["--only", "tflite/int8_float_io", "--calibration", str(calibration)]
     folder = build(model, f"{name}_web", *flags)
