@@ -90,6 +90,7 @@ soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
 	$(BIN)/python -m bench.tfjs
+	$(BIN)/python -m bench.web
 	$(BIN)/python -m bench.server
 	$(BIN)/python -m bench.server_limits
 	$(BIN)/packager build --config examples/digits/package.yaml --output bench/.work --force --quiet

@@ -82,6 +82,7 @@ _build_options = _options(
         " 'conv*/kernel'.",
     ),
     *_source_options,
+    click.option("--with-web", is_flag=True, help="Add the web app with its runtimes (22 MB)."),
     click.option(
         "--input-shape",
         multiple=True,
@@ -224,6 +225,37 @@ def serve(bundle: Path, flags: tuple[str, ...]) -> int:
     given = [f"--model_base_path={base.absolute()}", f"--model_name={found.parent.resolve().name}"]
     # The server takes this process over: signals reach it, and no parent waits beside it.
     os.execv(sys.executable, [*server, *given, *flags])
+
+
+@cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--export",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write what a browser needs, for a static host, and stop.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=8080, show_default=True, help="Port; 0 takes a free one.")
+def web(bundle: Path, target: Path | None, host: str, port: int) -> int:
+    """Show BUNDLE (NAME or NAME/VERSION) in the browser, or export it for a static host.
+
+    Example: packager web dist/digits
+    """
+    from packager import web as app
+    from packager.bundle import find_bundle
+
+    folder = find_bundle(bundle)
+    if target is not None:
+        app.export(folder, target)
+        click.echo(f"{target.resolve()}\nnext: serve this folder over https, or on localhost")
+        return 0
+    with app.server(folder, host, port) as server:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{shown}:{server.server_port}/web/  (Ctrl-C ends it)")
+        server.serve_forever()
+    return 0
 
 
 @cli.command()

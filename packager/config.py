@@ -77,6 +77,7 @@ class Config:
         golden: The samples that a bundle checks itself with.
         fold: Merge normalisations and activations into the layers before them in TF.js models.
         fused_layers: Use the fused classes of packager-layers.js in TF.js layers models.
+        web: Put the web app with its runtimes into the bundle; implies `fused_layers`.
         verify: Run the artifacts and compare them with the model; a flag, never in a file.
         force: Replace a bundle of the same version; a flag, never in a file.
     """
@@ -97,6 +98,7 @@ class Config:
     golden: Golden = field(default_factory=Golden)
     fold: bool = True
     fused_layers: bool = False
+    web: bool = False
     verify: bool = True
     force: bool = False
 
@@ -212,6 +214,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "golden": Golden,
         "fold": Values.switch,
         "fused_layers": Values.switch,
+        "web": Values.switch,
         "verify": Values.switch,
         "force": Values.switch,
     },
@@ -325,6 +328,7 @@ _COMMENTS: dict[str, tuple[str, str]] = {
     "gates": ("Limits that each artifact must keep; false: no limit.", "{max_drop: 0.01}"),
     "fold": ("TF.js: merge normalisations and activations into the layers before them.", "true"),
     "fused_layers": ("TF.js: faster layers, for which pages load packager-layers.js.", "true"),
+    "web": ("The web app with its runtimes in the bundle; implies fused_layers.", "true"),
     "golden": ("Samples that the bundle checks itself with on any machine.", "{count: 16}"),
 }
 

@@ -35,6 +35,7 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "gates": {key: flags[key] for key in _GATES},
         "fold": False if flags["no_fold"] else None,
         "fused_layers": flags["fused_layers"] or None,
+        "web": flags["with_web"] or None,
         "verify": False if flags.get("no_verify") else None,
         "force": flags.get("force") or None,
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packager import assets, bundle, describe, opening, publish, report, samples
+from packager import assets, bundle, describe, opening, publish, report, samples, web
 from packager.bundle import Golden, Manifest
 from packager.children import Child, Pending, scratch
 from packager.config import Config
@@ -69,6 +69,8 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         PackagerError: Nothing was published, and why.
     """
     selection = select(config.targets, calibrated=config.calibration is not None)
+    if config.web:
+        web.files()  # lacking runtimes are reported before the work, not after it
     with reporter.stage("recognise the model") as detail:
         found = opening.recognise(config.model)
         detail.append(f"{found.format}, {found.saved_by}, {human_size(found.size_bytes)}")
@@ -171,7 +173,7 @@ def _write_unverified(
         artifact, _ = tfjs.write(graph, config, manifest, stage.folder)
         detail.append(human_size(artifact.size_bytes))
     manifest = replace(manifest, artifacts=(replace(artifact, gate=UNVERIFIED),))
-    _write_texts(config, manifest, stage.folder)
+    _write_around(config, manifest, stage.folder)
     return _publish(config, reporter, manifest, stage)
 
 
@@ -261,7 +263,7 @@ def _ask_source(job: Job, data: Samples) -> tuple[SourceOutputs, list[Pending]]:
 
 def _describe(job: Job, data: Samples) -> Manifest:
     """Adds what is known before verification, and the files that explain the others."""
-    _write_texts(job.config, job.manifest, job.folder)
+    _write_around(job.config, job.manifest, job.folder)
     if any(artifact.runtime.kind == "tflite" for artifact in job.artifacts):
         _copy_edge(job.folder)
     return replace(
@@ -273,13 +275,15 @@ def _describe(job: Job, data: Samples) -> Manifest:
     )
 
 
-def _write_texts(config: Config, manifest: Manifest, folder: Path) -> None:
+def _write_around(config: Config, manifest: Manifest, folder: Path) -> None:
     if manifest.labels:
         text = "".join(f"{label}\n" for label in manifest.labels)
         (folder / "labels.txt").write_text(text, encoding="utf-8")
     (folder / "package.yaml").write_text(
         replace(config, version=manifest.version).to_yaml(folder), encoding="utf-8"
     )
+    if config.web:
+        web.copy_app(web.files(), folder / web.APP)
 
 
 def _copy_edge(folder: Path) -> None:

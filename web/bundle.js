@@ -16,7 +16,30 @@ export class BundleError extends Error {
   }
 }
 
-async function download(fetchFile, url, path) {
+// The body piece by piece where the caller counts bytes; Node's stand-in for fetch has no stream.
+async function bodyOf(response, onBytes) {
+  if (onBytes === undefined || !response.body) {
+    return new Uint8Array(await response.arrayBuffer());
+  }
+  const pieces = [];
+  let length = 0;
+  for (const reader = response.body.getReader(); ;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    pieces.push(value);
+    length += value.length;
+    onBytes(value.length);
+  }
+  const bytes = new Uint8Array(length);
+  let offset = 0;
+  for (const piece of pieces) {
+    bytes.set(piece, offset);
+    offset += piece.length;
+  }
+  return bytes;
+}
+
+async function download(fetchFile, url, path, onBytes) {
   let response;
   try {
     response = await fetchFile(url);
@@ -33,7 +56,12 @@ async function download(fetchFile, url, path) {
       hint: 'check that the address is a bundle, the folder that holds manifest.json',
     });
   }
-  return new Uint8Array(await response.arrayBuffer());
+  try {
+    return await bodyOf(response, onBytes);
+  } catch (cause) {
+    const hint = 'the connection broke off; try again';
+    throw new BundleError(`cannot load ${path}: ${cause.message}`, { path, hint, cause });
+  }
 }
 
 function parseJson(bytes, path) {
@@ -100,7 +128,13 @@ export function whyNot({ id, runtime }, name, version) {
     ? `${id} needs ${name} ${allowed[name]} or newer; this is ${version}` : '';
 }
 
-async function sha256(bytes) {
+/**
+ * Hashes bytes with WebCrypto.
+ *
+ * @param {Uint8Array} bytes
+ * @returns {Promise<string>} SHA-256 in hexadecimal digits.
+ */
+export async function sha256(bytes) {
   if (globalThis.crypto?.subtle === undefined) {
     throw new BundleError('this page cannot check hashes: WebCrypto needs https or localhost', {
       hint: 'serve the page over https',
@@ -137,11 +171,27 @@ export async function readTfjs(path, read) {
 export class Bundle {
   #base;
   #fetch;
+  #store;
+  #onBytes;
 
-  constructor(base, manifest, fetchFile) {
+  /**
+   * @param {string} base Address of the bundle's folder, with `/` at its end.
+   * @param {object} manifest
+   * @param {{fetch: Function, store?: {get: Function, put: Function}, onBytes?: Function,
+   *   bytes?: Uint8Array}} options As for `openBundle`; `bytes` of manifest.json.
+   */
+  constructor(base, manifest, { fetch: fetchFile, store, onBytes, bytes }) {
     this.#base = base;
     this.#fetch = fetchFile;
+    this.#store = store;
+    this.#onBytes = onBytes;
     this.manifest = manifest;
+    this.manifestBytes = bytes;
+  }
+
+  /** The address of the folder. */
+  get base() {
+    return this.#base;
   }
 
   /** The manifest's entry of an artifact. */
@@ -175,13 +225,17 @@ export class Bundle {
       throw new BundleError(`${path} is not listed in manifest.json`, { path });
     }
     const url = this.#base + path.split('/').map(encodeURIComponent).join('/');
-    const bytes = await download(this.#fetch, url, path);
-    if (recorded !== undefined && (await sha256(bytes)) !== recorded.sha256) {
+    if (recorded === undefined) return download(this.#fetch, url, path, this.#onBytes);
+    const kept = await this.#store?.get(recorded.sha256);
+    if (kept !== undefined && (await sha256(kept)) === recorded.sha256) return kept;
+    const bytes = await download(this.#fetch, url, path, this.#onBytes);
+    if ((await sha256(bytes)) !== recorded.sha256) {
       throw new BundleError(`${path} is changed or damaged: its sha256 is not the manifest's`, {
         path,
         hint: 'copy the bundle again, or build it again',
       });
     }
+    await this.#store?.put(recorded.sha256, bytes);
     return bytes;
   }
 
@@ -230,13 +284,17 @@ export class Bundle {
  * Opens a bundle.
  *
  * @param {string} base Address of the bundle's folder.
- * @param {{fetch?: Function}} options `fetch(url)` answers `{ok, status, arrayBuffer()}`.
+ * @param {{fetch?: Function, store?: object, onBytes?: Function}} options `fetch(url)` answers
+ *   `{ok, status, arrayBuffer()}`; `store` keeps files by their sha256, see store.js;
+ *   `onBytes(count)` hears of every piece that arrives.
  * @returns {Promise<Bundle>}
  */
-export async function openBundle(base, { fetch: fetchFile = (url) => fetch(url) } = {}) {
+export async function openBundle(base, options = {}) {
+  const { fetch: fetchFile = (url) => fetch(url) } = options;
   const folder = base.endsWith('/') ? base : `${base}/`;
   const path = 'manifest.json';
-  const manifest = parseJson(await download(fetchFile, folder + path, path), path);
+  const bytes = await download(fetchFile, folder + path, path);
+  const manifest = parseJson(bytes, path);
   checkManifest(manifest);
-  return new Bundle(folder, manifest, fetchFile);
+  return new Bundle(folder, manifest, { ...options, fetch: fetchFile, bytes });
 }

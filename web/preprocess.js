@@ -184,7 +184,8 @@ function shapeOf(declared, length) {
  *
  * @param pixels As for `toChannels`.
  * @param {object} input An entry of the manifest's `inputs`.
- * @returns {{data: TypedArray, shape: number[], dtype: string}} Without the batch axis.
+ * @returns {{data: TypedArray, shape: number[], dtype: string, planes: object}} Without the batch
+ *   axis; `planes` is the fitted image before scale and offset.
  */
 export function preprocess(pixels, input) {
   checkDeclaration(input);
@@ -200,5 +201,5 @@ export function preprocess(pixels, input) {
         `${image.height} x ${image.width} x ${planes.channels}`,
     );
   }
-  return { data, shape, dtype };
+  return { data, shape, dtype, planes };
 }

@@ -26,6 +26,7 @@ const toRelativeImport = (text) =>
 
 const TFJS = '@tensorflow/tfjs';
 const WASM = '@tensorflow/tfjs-backend-wasm';
+const WEBGPU = '@tensorflow/tfjs-backend-webgpu';
 const LITERT = '@litertjs/core';
 const FILES = [
   { package: TFJS, from: 'dist/tf.min.js', to: 'tf.min.js' },
@@ -37,6 +38,7 @@ const FILES = [
     from: 'dist/tfjs-backend-wasm-threaded-simd.wasm',
     to: 'tfjs-backend-wasm-threaded-simd.wasm',
   },
+  { package: WEBGPU, from: 'dist/tf-backend-webgpu.min.js', to: 'tf-backend-webgpu.min.js' },
   { package: LITERT, from: 'dist/index.js', to: 'litert/core.js', change: toRelativeImport },
   { package: '@litertjs/wasm-utils', from: 'dist/index.js', to: 'litert/wasm-utils.js' },
   ...['compat', 'threaded'].flatMap((build) =>

@@ -91,6 +91,8 @@ def snippets(path: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if "keras" in kinds and "saved_model" not in kinds:
         flag = " --allow_model_code" if _is_code(manifest) else ""
         found.append(("On a server", f"packager serve {here}{flag}"))
+    if any(path.startswith("web/") for path in manifest.files):
+        return [*found, ("In a browser", f"packager web {here}")]
     for kind, load in (("tfjs-layers", "loadLayersModel"), ("tfjs-graph", "loadGraphModel")):
         for artifact in (a for a in manifest.artifacts if a.runtime.kind == kind):
             script = f'<script src="{artifact.script}"></script>\n' if artifact.script else ""

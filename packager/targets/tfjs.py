@@ -78,7 +78,7 @@ def write(
         UnsupportedError: A layer has no exact form in TF.js.
     """
     rules = tfjs_weights.parse(config.tfjs_weights)
-    style = Style(fold=config.fold, fused=config.fused_layers)
+    style = Style(fold=config.fold, fused=config.fused_layers or config.web)
     written = tfjs_layers.write(
         graph, folder / "tfjs/layers", card=manifest.card(), style=style, rules=rules
     )

@@ -68,7 +68,7 @@ _OWN_FLAGS = (
     _Flag("max_connections", int, 1024, "HTTP connections at the same time"),
     _Flag("drain_seconds", float, 0.0, "after SIGTERM: not ready, still answering"),
     _Flag("grace_seconds", float, 30.0, "after that: time for requests to end"),
-    _Flag("web_dir", Path, None, "folder of the page at /; default: web/ of the bundle"),
+    _Flag("web_dir", Path, None, "folder of the page at /; default: the web app of a bundle"),
     _Flag("signature_functions", _boolean, False, "use TensorFlow's public call path"),
 )
 

@@ -29,6 +29,14 @@ log = logging.getLogger(__name__)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 _DEFAULT_TOP = 5
+# What the web app reads, below a bundle; it finds the bundle at `../`.
+_BROWSER_FILES = ("web/", "golden/", "tfjs/", "tflite/")
+# With these a page may use threads in WebAssembly.
+_ISOLATED = {
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,8 @@ class Pages:
 
     Attributes:
         metrics_path: URL path of the metrics; None for none.
-        web_dir: Folder of the page at `/`; None takes `web/` of the first model's bundle.
+        web_dir: Folder of the page at `/`; None shows the web app of the first bundle that has
+            one, at `/web/`.
         max_body_bytes: Largest body.
         max_inflated_bytes: Largest body after gzip.
     """
@@ -226,24 +235,45 @@ def _add_pages(app: Flask, core: ServingCore, pages: Pages) -> None:
     @app.get("/")
     @app.get("/<path:name>")
     def web(name: str = "") -> FlaskResponse:
-        folder = pages.web_dir or _web_folder(core)
-        if folder is not None and (folder / "index.html").is_file():
-            return send_from_directory(folder.resolve(), name or "index.html")
+        if pages.web_dir is not None:
+            return send_from_directory(pages.web_dir.resolve(), name or "index.html")
+        bundle = _bundle_with_web(core)
+        if bundle is not None and name in ("", "web"):
+            return _redirect("/web/")
+        if bundle is not None and _is_for_browsers(name):
+            return _browser_file(bundle, name)
         if name:
             abort(404)
         return FlaskResponse(_start_page(core), content_type="text/html; charset=utf-8")
 
 
-def _web_folder(core: ServingCore) -> Path | None:
-    """Returns `web/` of the newest bundle that has one, by the models' names."""
+def _redirect(location: str) -> FlaskResponse:
+    return FlaskResponse(status=302, headers={"Location": location})
+
+
+def _is_for_browsers(name: str) -> bool:
+    if ".." in name.split("/"):
+        return False
+    return name == "manifest.json" or name.startswith(_BROWSER_FILES)
+
+
+def _browser_file(bundle: Path, name: str) -> FlaskResponse:
+    path = f"{name}index.html" if name.endswith("/") else name
+    answer = send_from_directory(bundle.resolve(), path)
+    answer.headers.update(_ISOLATED)
+    return answer
+
+
+def _bundle_with_web(core: ServingCore) -> Path | None:
+    """Returns the newest bundle that has a web app, by the models' names."""
     for name in core.versions.names():
         try:
             lease = core.versions.acquire(name)
         except ServeError:
             continue
         lease.release()
-        if (folder := Path(lease.path) / "web").is_dir():
-            return folder
+        if (Path(lease.path) / "web" / "index.html").is_file():
+            return Path(lease.path)
     return None
 
 

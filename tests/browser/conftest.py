@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import shutil
@@ -11,9 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from tests.browser.watched_page import SITE, Watched
+from packager import web
+from tests.browser.watched_page import SITE, WEB, Watched
+from tests.conftest import DIGITS, loaded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -27,8 +32,8 @@ LIMIT_MS = 120_000
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """A headless browser."""
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless browser, with a camera that films a digit: see `filmed_digit`."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is missing: pip install .[browser]"
     )
@@ -36,11 +41,50 @@ def chromium() -> Iterator[Browser]:
     if program is None:
         pytest.skip("Chromium is missing: sh tests/browser/ensure-chromium.sh")
     with sync_api.sync_playwright() as playwright:
+        film = write_film(tmp_path_factory.mktemp("camera") / "film.y4m")
+        camera = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={film}"]
         browser = playwright.chromium.launch(
-            executable_path=program, headless=True, args=list(QUIET)
+            executable_path=program, headless=True, args=[*QUIET, *camera]
         )
         yield browser
         browser.close()
+
+
+FILM = (320, 240)
+
+
+def filmed_digit() -> tuple[np.ndarray[Any, Any], int]:
+    """A digit of the evaluation set: uint8 [28, 28], and its label."""
+    with loaded(DIGITS / "data" / "evaluation.npz") as stored:
+        number = int(np.flatnonzero(stored["y"] == 4)[0])
+        return stored["x"][number].reshape(28, 28), 4
+
+
+def write_film(path: Path) -> Path:
+    """Writes `filmed_digit` as the frames of an uncompressed video, gray."""
+    width, height = FILM
+    picture = Image.fromarray(filmed_digit()[0]).resize(FILM, Image.Resampling.BILINEAR)
+    # Video has black at 16 and white at 235; colours are around 128.
+    luma = (16 + np.asarray(picture, np.float64) * (235 - 16) / 255).round().astype(np.uint8)
+    frame = b"FRAME\n" + luma.tobytes() + bytes([128]) * (width * height // 2)
+    path.write_bytes(f"YUV4MPEG2 W{width} H{height} F30:1 Ip A1:1 C420\n".encode() + frame * 4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def web_app() -> Iterator[Callable[[Path], str]]:
+    """Serves a bundle with the app as `packager web` does; returns the address."""
+    if not (WEB / "vendor" / "VERSIONS.json").exists():
+        pytest.skip("web/vendor is missing: run make vendor")
+    with contextlib.ExitStack() as running:
+
+        def start(bundle: Path) -> str:
+            server = running.enter_context(web.server(bundle, "127.0.0.1", 0))
+            running.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield start
 
 
 @pytest.fixture

@@ -173,9 +173,16 @@ def test_the_web_folder_of_a_bundle_is_served_and_nothing_beside_it(tmp_path):
     (web / "app.js").write_text("run()")
     (tmp_path / "m" / "1" / "secret.txt").write_text("secret")
     client = client_of(core)
-    assert client.get("/", buffered=True).text == "<p>app</p>"
-    assert client.get("/app.js", buffered=True).mimetype == "text/javascript"
-    for path in ("/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "//etc/passwd"):
+    for path in ("/", "/web"):
+        assert client.get(path).headers["Location"] == "/web/"
+    page = client.get("/web/", buffered=True)
+    assert page.text == "<p>app</p>"
+    assert page.headers["Cross-Origin-Embedder-Policy"] == "require-corp"
+    assert client.get("/web/app.js", buffered=True).mimetype == "text/javascript"
+    for path in (
+        *("/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt"),
+        *("/web/../secret.txt", "/web/%2e%2e/secret.txt", "//etc/passwd"),
+    ):
         answer = raw(client, "GET", path)
         assert answer.status_code == 404 and b"secret" not in answer.data
         assert list(answer.get_json()) == ["error"]

@@ -6,9 +6,8 @@ import os from 'node:os';
 import { join, sep } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-import { BundleError, isTfjs, openBundle, whyNot } from '../bundle.js';
-import { parseNpy } from '../npy.js';
-import { preprocess } from '../preprocess.js';
+import { isTfjs, openBundle, whyNot } from '../bundle.js';
+import { compare, firstNotFinite, runSample } from '../golden.js';
 import { isMissingKernel, withRuntime } from './evaluate.mjs';
 import { fetchBelow, inside, OutsideError } from './files.mjs';
 import { decodePng } from './png.mjs';
@@ -50,91 +49,15 @@ async function checkFiles(folder, files = {}) {
   return { checked: Object.keys(files).length, problems };
 }
 
-async function readInput(bundle, input, path) {
-  const bytes = await bundle.file(path);
-  if (path.endsWith('.npy')) return parseNpy(bytes);
-  if (path.endsWith('.png')) return preprocess(decodePng(bytes), input);
-  throw new BundleError(`golden input ${path} is neither .png nor .npy`, { path });
-}
-
-async function runSample(bundle, runtime, sample) {
-  const inputs = {};
-  for (const input of bundle.manifest.inputs) {
-    const { data, shape } = await readInput(bundle, input, sample.inputs[input.name]);
-    inputs[input.name] = { data, shape: [1, ...shape] };
-  }
-  const outputs = await runtime.run(inputs);
-  return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, [...data]]));
-}
-
 async function runSamples(bundle, artifact, golden, options) {
   const source = await bundle.tfjsFiles(artifact.id);
   return withRuntime(source, bundle.manifest, options, async (runtime) => {
     const bySample = {};
     for (const sample of golden.samples) {
-      bySample[sample.id] = await runSample(bundle, runtime, sample);
+      bySample[sample.id] = await runSample(bundle, runtime, sample, decodePng);
     }
     return { bySample, runtime: runtime.describe() };
   });
-}
-
-// The largest absolute difference; infinite when lengths differ or a stored value is not finite.
-function maxDifference(stored, values) {
-  if (stored.length !== values.length) return Infinity;
-  let largest = 0;
-  for (let i = 0; i < values.length; i += 1) {
-    const difference = Math.abs(values[i] - stored[i]);
-    if (!Number.isFinite(difference)) return Infinity;
-    largest = Math.max(largest, difference);
-  }
-  return largest;
-}
-
-async function compareSample(bundle, stored, values, tolerances) {
-  let worst = { difference: 0, excess: -Infinity };
-  for (const { name } of bundle.manifest.outputs) {
-    const expected = await bundle.values(stored[name]);
-    const tolerance = tolerances[name];
-    if (!Number.isFinite(tolerance)) throw new BundleError(`no tolerance is stored for ${name}`);
-    const difference = maxDifference(expected, values[name]);
-    const excess = difference - tolerance;
-    if (excess > worst.excess) worst = { difference, excess };
-  }
-  return worst;
-}
-
-function firstNotFinite(bySample) {
-  const isFinite = (outputs) => Object.values(outputs).every((v) => v.every(Number.isFinite));
-  return Object.keys(bySample).find((id) => !isFinite(bySample[id]));
-}
-
-async function compare(bundle, id, golden, bySample) {
-  const samples = golden.samples.length;
-  const bad = firstNotFinite(bySample);
-  if (bad !== undefined) {
-    const reason = `sample ${bad}: an output is NaN or infinite`;
-    return { id, status: 'failed', samples, worst_sample: bad, reason };
-  }
-  const tolerances = golden.tolerances[id];
-  const stored = golden.samples.filter((sample) => sample.artifacts?.[id] !== undefined);
-  if (stored.length === 0) return { id, status: 'recorded', samples, reason: 'nothing is stored' };
-  if (tolerances === undefined) throw new BundleError('no tolerance is stored');
-  let worst = { difference: -1, excess: -Infinity };
-  for (const sample of stored) {
-    const found = await compareSample(
-      bundle, sample.artifacts[id], bySample[sample.id], tolerances,
-    );
-    if (found.excess > worst.excess) worst = { ...found, sample: sample.id };
-  }
-  const finite = Number.isFinite(worst.difference);
-  const passed = worst.excess <= 0;
-  const why = finite ? 'outside the tolerance' : 'not finite, or of another length';
-  return {
-    id, status: passed ? 'passed' : 'failed', samples: stored.length,
-    // JSON has no infinity.
-    ...(finite ? { max_abs_diff: worst.difference } : {}),
-    worst_sample: worst.sample, reason: passed ? '' : `sample ${worst.sample}: ${why}`,
-  };
 }
 
 async function verifyArtifact(bundle, artifact, options) {

@@ -223,6 +223,12 @@ class TfjsRuntime {
     };
   }
 
+  /** Bytes of the WebAssembly heap (which never shrinks), of textures, or of tensors. */
+  memoryBytes() {
+    const { numBytes, numBytesInGPU } = this.#tf.memory();
+    return this.#tf.backend().wasm?.HEAPU8?.length ?? numBytesInGPU ?? numBytes;
+  }
+
   /** Frees the weights. The runtime cannot be used afterwards. */
   dispose() {
     const variables = this.#graph ? [] : this.#model.weights.map((weight) => weight.val);
