@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -248,6 +249,23 @@ def report(bundle: Path, merge: tuple[Path, ...]) -> int:
 
 
 @cli.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def diff(a: Path, b: Path, as_json: bool) -> int:
+    """Say what differs between two bundles, .tflite files or model.json files.
+
+    Exit code 0: the same model; 1: different; 2 and 4: an error.
+    """
+    from packager import diff as diffs
+
+    found = diffs.compare(diffs.read(a), diffs.read(b))
+    text = json.dumps(diffs.to_json(found), ensure_ascii=False) if as_json else diffs.to_text(found)
+    click.echo(text)
+    return 0 if found.same else 1
+
+
+@cli.command()
 @_output_options
 def doctor(**flags: Any) -> int:
     """Say which runtimes and programs are here, and how to get those that are missing."""
@@ -264,7 +282,8 @@ def doctor(**flags: Any) -> int:
 def _reporter(flags: dict[str, Any]) -> Reporter:
     from packager.console import Reporter
 
-    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"])
+    command = shlex.join(["packager", *sys.argv[1:]])
+    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"], command=command)
 
 
 def _config(model: str | None, flags: dict[str, Any]) -> Config:
