@@ -234,9 +234,16 @@ def serve(bundle: Path, flags: tuple[str, ...]) -> int:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="JSON that a runner's verify printed on another machine.",
+    help="JSON from a device, a browser or another machine: docs/report.md.",
 )
-def report(bundle: Path, merge: tuple[Path, ...]) -> int:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json"]),
+    default="html",
+    help="html: print where the page is; md: a summary for a pull request; json: report.json.",
+)
+def report(bundle: Path, merge: tuple[Path, ...], form: str) -> int:
     """Print where BUNDLE's report is, after merging results from other machines."""
     from packager import report as reports
     from packager.bundle import find_bundle
@@ -244,7 +251,13 @@ def report(bundle: Path, merge: tuple[Path, ...]) -> int:
     folder = find_bundle(bundle)
     for file in merge:
         reports.merge(folder, file)
-    click.echo((folder / reports.HTML_NAME).resolve())
+    document = reports.read(folder)
+    if form == "json":
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif form == "md":
+        click.echo(reports.to_markdown(document))
+    else:
+        click.echo((folder / reports.HTML_NAME).resolve())
     return 0
 
 

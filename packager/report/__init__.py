@@ -76,6 +76,11 @@ def read(folder: Path) -> dict[str, Any]:
     return document
 
 
+def to_markdown(document: dict[str, Any]) -> str:
+    """Returns a summary for a pull request."""
+    return page.render_markdown(document)
+
+
 def merge(folder: Path, result_file: Path) -> None:
     """Adds results from another machine to a bundle's report; see `results`.
 

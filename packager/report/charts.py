@@ -6,6 +6,7 @@ and dark scheme; the page needs no script and no network.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from packager.report import results
 
 Json = dict[str, Any]
 
-_WIDTH = 300
+_WIDTH = 320
 _ROW = 17
 _MOST_ROWS = 60
 # Readable on white and on nearly black.
@@ -28,11 +29,11 @@ _CONFIG = {
     "axis": {
         "labelColor": _INK, "titleColor": _INK, "domainColor": _LINE, "tickColor": _LINE,
         "gridColor": _LINE, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
-        "labelLimit": 150,
+        "labelLimit": 150, "titlePadding": 10,
     },
     "legend": {
         "labelColor": _INK, "titleColor": _INK, "labelFontSize": 11, "orient": "bottom",
-        "columns": 3, "title": None, "labelLimit": 110,
+        "columns": 2, "columnPadding": 26, "title": None, "labelLimit": 150,
     },
     "header": {"labelColor": _INK, "titleColor": _INK, "labelFontSize": 11},
     "range": {"category": _PALETTE},
@@ -50,7 +51,7 @@ def draw(report: Json) -> dict[str, Any]:
         "accuracy_size": _accuracy_size(report),
         "differences": _differences(measured.get("differences")),
         "layers": _layers(measured.get("layers") or {}),
-        "ranges": _ranges(measured.get("calibration_ranges") or []),
+        "ranges": _ranges(measured.get("calibration_ranges") or [], measured.get("layers") or {}),
         "latency": _latency(report),
     }
     drawn: dict[str, Any] = {name: _svg(spec) for name, spec in specs.items() if spec}
@@ -70,7 +71,7 @@ def _svg(spec: Json) -> str:
         raise EnvironmentLacks(
             "the report's plots need vl-convert-python", hint="pip install 'packager[build]'"
         ) from error
-    full = {**spec, "config": _CONFIG, "padding": 4}
+    full = {**spec, "config": _CONFIG, "padding": {"left": 18, "right": 18, "top": 4, "bottom": 4}}
     text = str(vl_convert.vegalite_to_svg(full, vl_version="5.20"))
     # The page describes the picture; its parts would only be noise to a screen reader.
     text = re.sub(r' (?:aria-[a-z]+|role)="[^"]*"', "", text)
@@ -95,25 +96,42 @@ def _accuracy_size(report: Json) -> Json | None:
         return None
     order = [v["artifact"] for v in values]
     source = report["measured"].get("source_accuracy")
+    ticks = _log_ticks([v["kB"] for v in values])
+    accuracies = [v["accuracy"] for v in values] + ([] if source is None else [source])
+    low, high = min(accuracies), max(accuracies)
+    # Tenths of a point are noise on a thousand samples: they must not look large.
+    margin = max(0.005, 0.1 * (high - low))
+    scale = {"domain": [max(0.0, low - margin), min(1.0, high + margin)], "zero": False}
     points = {
         "data": {"values": values},
         "mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.9},
         "encoding": {
             "x": {"field": "kB", "type": "quantitative", "title": "size, kB (logarithmic)",
-                  "scale": {"type": "log", "nice": True}},
+                  "scale": {"type": "log", "domain": [ticks[0], ticks[-1]], "nice": False},
+                  "axis": {"values": ticks, "format": "~s" if ticks[-1] >= 1e4 else "~g"}},
             "y": {"field": "accuracy", "type": "quantitative", "title": "accuracy",
-                  "scale": {"zero": False, "padding": 12}, "axis": {"format": ".2%"}},
+                  "scale": scale,
+                  "axis": {"format": ".1%", "tickCount": 6}},
             "color": {"field": "artifact", "type": "nominal", "sort": order},
-            "shape": {"field": "artifact", "type": "nominal", "sort": order},
+            "shape": {"field": "artifact", "type": "nominal", "sort": order, "legend": None},
         },
     }  # fmt: skip
     line = {
         "data": {"values": [{"accuracy": source}]},
         "mark": {"type": "rule", "strokeDash": [4, 3], "color": _INK},
-        "encoding": {"y": {"field": "accuracy", "type": "quantitative"}},
+        "encoding": {"y": {"field": "accuracy", "type": "quantitative", "scale": scale}},
     }
     layers = [line, points] if source is not None else [points]
     return {"width": _WIDTH - 50, "height": 210, "layer": layers}
+
+
+def _log_ticks(values: list[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten, from below the smallest value to above the largest."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 2, 5)]
+    below = [t for t in ticks if t <= min(values)]
+    above = [t for t in ticks if t >= max(values)]
+    return [t for t in ticks if below[-1] <= t <= above[0]]
 
 
 def _confusion(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> Json:
@@ -180,10 +198,10 @@ def _differences(found: Json | None) -> Json | None:
             "row": {
                 "field": "artifact", "type": "nominal", "sort": list(found["shares"]),
                 "title": None,
-                "header": {"labelAngle": 0, "labelAlign": "left", "labelLimit": 130},
+                "header": {"labelOrient": "top", "labelAnchor": "start", "labelPadding": 1},
             }
         },
-        "spec": {"width": _WIDTH - 90, "height": 34, **bars},
+        "spec": {"width": _WIDTH - 20, "height": 26, **bars},
         "resolve": {"scale": {"y": "independent"}},
         "spacing": 4,
     }  # fmt: skip
@@ -214,7 +232,7 @@ def _layers(found: dict[str, list[Json]]) -> Json | None:
             "x": {"field": "error", "type": "quantitative", "title": "relative error",
                   "axis": {"format": ".1%", "tickCount": 4}},
             "color": {"field": "artifact", "type": "nominal", "sort": list(found)},
-            "shape": {"field": "artifact", "type": "nominal", "sort": list(found)},
+            "shape": {"field": "artifact", "type": "nominal", "sort": list(found), "legend": None},
         },
     }  # fmt: skip
 
@@ -224,9 +242,13 @@ def _by_layer(entries: list[Json]) -> list[Json]:
     return list({entry["layer"]: entry for entry in entries}.values())
 
 
-def _ranges(found: list[Json]) -> Json | None:
+def _ranges(found: list[Json], layers: dict[str, list[Json]]) -> Json | None:
     if not found:
         return None
+    # In the order of execution, as far as it is known.
+    known = [e["layer"] for entries in list(layers.values())[:1] for e in entries]
+    places = {layer: i for i, layer in enumerate(known)}
+    found = sorted(found, key=lambda r: places.get(r["layer"], -1))
     widest = sorted(found, key=lambda r: min(r["min"], -r["max"]))[:_MOST_ROWS]
     by_layer = _by_layer([entry for entry in found if entry in widest])
     return {
