@@ -262,6 +262,43 @@ def report(bundle: Path, merge: tuple[Path, ...], form: str) -> int:
 
 
 @cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--threads", multiple=True, type=click.IntRange(1), help="Repeatable; default: 1.")
+@click.option("--runs", type=click.IntRange(5), default=100, help="Timed inferences (100).")
+@click.option("--warm-up", type=click.IntRange(0), default=10, help="Inferences before them (10).")
+@click.option("--seconds", type=float, default=10.0, help="Limit for each row (10).")
+@click.option("--python", multiple=True, help="Another Python whose TFLite interpreter to time.")
+@click.option("--no-browser", is_flag=True, help="Leave Chromium out.")
+@click.option("--no-report", is_flag=True, help="Leave the bundle's report as it is.")
+@_output_options
+def bench(bundle: Path, **flags: Any) -> int:
+    """Time every artifact of BUNDLE on every runtime of this machine."""
+    from packager import bench as benchmark
+    from packager import report as reports
+    from packager.bundle import find_bundle
+
+    folder = find_bundle(bundle)
+    settings = benchmark.Settings(
+        threads=flags["threads"] or (1,),
+        runs=flags["runs"],
+        warm_up=flags["warm_up"],
+        seconds=flags["seconds"],
+        pythons=flags["python"],
+        browser=not flags["no_browser"],
+    )
+    if not flags["no_report"]:
+        reports.read(folder)  # a bundle without report is refused before the work, not after it
+    document = benchmark.measure(folder, settings, _reporter(flags))
+    if not flags["no_report"]:
+        reports.add(folder, document)
+    if flags["as_json"]:
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        benchmark.show(document)
+    return 0 if any(row["status"] == "measured" for row in document["artifacts"]) else 1
+
+
+@cli.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")

@@ -288,6 +288,7 @@ def _latency(report: Json) -> Json | None:
             "yOffset": {"field": "place", "type": "nominal", "sort": places},
             "x": {"field": "p50", "aggregate": "min", "type": "quantitative",
                   "title": "median time, ms"},
-            "color": {"field": "place", "type": "nominal", "sort": places},
+            "color": {"field": "place", "type": "nominal", "sort": places,
+                      **({"legend": None} if len(places) == 1 else {})},
         },
     }  # fmt: skip

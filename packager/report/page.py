@@ -65,6 +65,7 @@ def _environment(*, autoescape: bool) -> Any:
         "md": markdown,
         "machine": results.machine_name,
         "latency": results.latency,
+        "by_status": results.by_status,
     }
     return environment
 
@@ -83,6 +84,7 @@ def _summary(document: Json) -> Json:
         if counts["passed"] == len(statuses)
         else "skipped",
         "medians": _medians(document),
+        "runtime": results.runtime_name,
         "label": lambda i: labels[i] if i < len(labels) else str(i),
     }
 

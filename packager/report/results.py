@@ -51,9 +51,32 @@ def merged(results: list[Json], result: Json) -> list[Json]:
 
 def machine_name(machine: Json) -> str:
     """What a person calls the machine: the board or system, processor, browser."""
-    parts = [str(machine[key]) for key in _MACHINE_KEYS if machine.get(key)]
+    parts = [
+        f"{machine[key]} CPUs" if key == "cpus" else str(machine[key])
+        for key in _MACHINE_KEYS
+        if machine.get(key)
+    ]
     parts = parts or [str(value) for value in machine.values()]
     return ", ".join(dict.fromkeys(parts)) or "not named"
+
+
+def runtime_name(entry: Json, result: Json) -> str:
+    """What ran an artifact: package, version and number of threads, as far as they are known."""
+    runtime = entry.get("runtime") or result.get("runtime") or {}
+    parts = [str(value) for value in runtime.values() if value]
+    threads = entry.get("threads")
+    if threads:
+        parts.append(f"{threads} thread{'s' if threads != 1 else ''}")
+    return " ".join(parts)
+
+
+def by_status(result: Json) -> dict[str, list[str]]:
+    """Artifacts by status, each once."""
+    found: dict[str, list[str]] = {}
+    for entry in result["artifacts"]:
+        ids = found.setdefault(str(entry["status"]), [])
+        ids += [] if entry["id"] in ids else [str(entry["id"])]
+    return found
 
 
 def latency(entry: Json) -> dict[str, float] | None:
