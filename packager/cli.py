@@ -263,6 +263,7 @@ def report(bundle: Path, merge: tuple[Path, ...], form: str) -> int:
 
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--only", multiple=True, metavar="ID", help="Measure these artifacts.")
 @click.option("--threads", multiple=True, type=click.IntRange(1), help="Repeatable; default: 1.")
 @click.option("--runs", type=click.IntRange(5), default=100, help="Timed inferences (100).")
 @click.option("--warm-up", type=click.IntRange(0), default=10, help="Inferences before them (10).")
@@ -285,6 +286,7 @@ def bench(bundle: Path, **flags: Any) -> int:
         seconds=flags["seconds"],
         pythons=flags["python"],
         browser=not flags["no_browser"],
+        only=flags["only"],
     )
     if not flags["no_report"]:
         reports.read(folder)  # a bundle without report is refused before the work, not after it

@@ -42,6 +42,7 @@ class Settings:
         seconds: After so many no more are timed, once there are five.
         pythons: Other Python programs whose TFLite interpreters are measured too.
         browser: Measure in Chromium.
+        only: Ids of the artifacts to measure; empty: all.
     """
 
     threads: tuple[int, ...] = (1,)
@@ -50,6 +51,7 @@ class Settings:
     seconds: float = 10.0
     pythons: tuple[str, ...] = ()
     browser: bool = True
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def _write_inputs(folder: Path, manifest: Manifest, work: Path) -> int:
 
 
 def _rows(job: _Work) -> Iterator[Json]:
-    for artifact in job.manifest.artifacts:
+    wanted = job.settings.only or tuple(a.id for a in job.manifest.artifacts)
+    for artifact in map(job.manifest.artifact, wanted):
         kind = artifact.runtime.kind
         if kind == "tflite":
             yield from _tflite(job, artifact)

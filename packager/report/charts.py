@@ -58,7 +58,7 @@ def draw(report: Json) -> dict[str, Any]:
     labels = list(report["labels"])
     drawn["confusion"] = {
         name: _svg(_confusion(found["matrix"], labels))
-        for name, found in _side_by_side(measured.get("confusion") or {})
+        for name, found in side_by_side(measured.get("confusion") or {})
         if "matrix" in found
     }
     return drawn
@@ -78,7 +78,7 @@ def _svg(spec: Json) -> str:
     return re.sub(r"<svg ", '<svg aria-hidden="true" focusable="false" ', text, count=1)
 
 
-def _side_by_side(confusion: Json) -> list[tuple[str, Json]]:
+def side_by_side(confusion: Json) -> list[tuple[str, Json]]:
     """The source, and the artifact with the coarsest numbers."""
     order = ("tflite/int8", "tflite/dynamic_int8", "tflite/float16", "tflite/float32")
     others = [name for name in order if name in confusion]

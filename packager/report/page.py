@@ -17,7 +17,12 @@ def render(document: Json) -> str:
     text: str = (
         _environment(autoescape=True)
         .get_template("index.html")
-        .render(report=document, charts=charts.draw(document), **_summary(document))
+        .render(
+            report=document,
+            charts=charts.draw(document),
+            confusions=charts.side_by_side(document["measured"].get("confusion") or {}),
+            **_summary(document),
+        )
     )
     return text
 
