@@ -72,11 +72,12 @@ test-fast: $(STAMP) ## without TensorFlow, browsers and Node
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/tfjs
 
-bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
+bench: demo ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
 	$(BIN)/python -m bench.tfjs
 	$(BIN)/python -m bench.server
 	$(BIN)/python -m bench.server_limits
+	$(BIN)/packager bench dist/digits
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
