@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ _BINS_PER_DECADE = 4
 _SMALLEST = 1e-9
 _LARGEST_PICTURE = 96
 _VALUES = 4
+# Values of an output that are looked at together.
+_PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -101,11 +104,19 @@ def differences(theirs: Array, ours: dict[str, Array]) -> Json:
     shares = {}
     for name, array in ours.items():
         counts = np.zeros(bins, np.int64)
-        for block, rows in metrics.blocks(theirs):
+        for block, rows in _pieces(theirs):
             gap = np.abs(np.asarray(array[rows], np.float64).reshape(block.shape) - block)
             counts += np.histogram(gap.clip(edges[0], edges[-1]), edges)[0]
         shares[name] = [float(n) for n in counts / max(1, counts.sum())]
     return {"edges": [float(e) for e in edges], "shares": shares}
+
+
+def _pieces(array: Array) -> Iterator[tuple[Array, slice]]:
+    """Yields an array `[N, ...]`, which may be memory-mapped, in small pieces with their rows."""
+    size = max(1, _PIECE // max(1, array[:1].size))
+    for start in range(0, len(array), size):
+        rows = slice(start, min(start + size, len(array)))
+        yield np.asarray(array[rows]), rows
 
 
 def confusion(task: Task, outputs: Array, targets: Array) -> Json:
@@ -147,7 +158,7 @@ def _worst(found: Measured, theirs: Array, ours: dict[str, Array], targets: Arra
 def _worst_rows(task: Task, theirs: Array, ours: Array) -> list[int]:
     """Samples with another answer first, then by the largest difference."""
     ranked = []
-    for block, rows in metrics.blocks(theirs):
+    for block, rows in _pieces(theirs):
         other = np.asarray(ours[rows]).reshape(block.shape)
         gap = np.abs(other.astype(np.float64) - block).reshape(len(block), -1).max(axis=1)
         differs = np.zeros(len(block), bool)

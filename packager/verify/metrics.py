@@ -46,7 +46,7 @@ def output_range(outputs: Array) -> float:
     than four units in the last place of a float32; 1 for zeros.
     """
     low, high = np.inf, -np.inf
-    for block, _ in blocks(outputs):
+    for block, _ in _blocks(outputs):
         low, high = min(low, float(block.min())), max(high, float(block.max()))
     return max(high - low, _SMALLEST_SHARE * max(abs(low), abs(high))) or 1.0
 
@@ -105,7 +105,7 @@ def measure(
 def accuracy(task: Task, outputs: Array, targets: Array) -> float:
     """Share of right answers: top-1, the right side of the threshold, or right labels."""
     right = total = 0
-    for block, rows in blocks(outputs):
+    for block, rows in _blocks(outputs):
         answers = decide(task, block)
         wanted = np.asarray(targets[rows]).astype(answers.dtype).reshape(answers.shape)
         right += int(np.count_nonzero(answers == wanted))
@@ -137,7 +137,7 @@ class _Difference:
 def _difference(theirs: Array, ours: Array) -> _Difference:
     largest = total = 0.0
     count = 0
-    for block, rows in blocks(theirs):
+    for block, rows in _blocks(theirs):
         wanted = block.astype(np.float64)
         gap = np.abs(np.asarray(ours[rows], dtype=np.float64).reshape(wanted.shape) - wanted)
         largest, total = max(largest, float(gap.max())), total + float(gap.sum())
@@ -146,12 +146,12 @@ def _difference(theirs: Array, ours: Array) -> _Difference:
 
 
 def _non_finite(outputs: Array) -> int:
-    return sum(block.size - int(np.isfinite(block).sum()) for block, _ in blocks(outputs))
+    return sum(block.size - int(np.isfinite(block).sum()) for block, _ in _blocks(outputs))
 
 
 def _agreement(task: Task, theirs: Array, ours: Array, spread: float) -> float:
     same = total = 0
-    for block, rows in blocks(theirs):
+    for block, rows in _blocks(theirs):
         other = np.asarray(ours[rows]).reshape(block.shape)
         if task.kind in ("regression", "none"):
             gap = np.abs(other.astype(np.float64) - block)
@@ -163,8 +163,7 @@ def _agreement(task: Task, theirs: Array, ours: Array, spread: float) -> float:
     return same / total
 
 
-def blocks(array: Array) -> Iterator[tuple[Array, slice]]:
-    """Yields an array `[N, ...]`, which may be memory-mapped, in pieces with their rows."""
+def _blocks(array: Array) -> Iterator[tuple[Array, slice]]:
     for start in range(0, len(array), _BLOCK):
         rows = slice(start, start + _BLOCK)
         yield np.asarray(array[rows]), rows
