@@ -3,7 +3,7 @@
 TensorFlow is not imported. Of a SavedModel the variables are compared, not the graph.
 """
 
-from packager.diff.compare import Comparison, Difference, compare, to_json, to_text
+from packager.diff.compare import SCHEMA, Comparison, Difference, compare, to_json, to_text
 from packager.diff.contents import Side, read
 
-__all__ = ["Comparison", "Difference", "Side", "compare", "read", "to_json", "to_text"]
+__all__ = ["SCHEMA", "Comparison", "Difference", "Side", "compare", "read", "to_json", "to_text"]

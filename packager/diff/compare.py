@@ -11,7 +11,7 @@ import numpy as np
 from packager.diff.contents import ModelFile, Side, Tensor
 from packager.errors import UsageError
 
-SCHEMA, VERSION = "packager-diff", 1
+SCHEMA = {"name": "packager-diff", "version": 1}
 # In the order in which they are said: what a user declares explains what follows from it.
 SECTIONS = (
     "preprocessing", "inputs", "outputs", "labels", "artifacts", "weights", "operators", "dtypes",
@@ -225,7 +225,6 @@ def to_json(found: Comparison) -> dict[str, Any]:
     """The comparison for machines; see docs/diff.md."""
     return {
         "schema": SCHEMA,
-        "version": VERSION,
         "a": str(found.a.path),
         "b": str(found.b.path),
         "same": found.same,

@@ -62,7 +62,7 @@ def test_two_builds_from_the_same_inputs_are_the_same_model(digits_bundle, tmp_p
     ran = packager("diff", digits_bundle, tmp_path / "digits")
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "same model"), ran.out
     found = packager("diff", digits_bundle, tmp_path / "digits", "--json").json
-    assert (found["same"], found["exit_code"], found["schema"]) == (True, 0, "packager-diff")
+    assert (found["same"], found["exit_code"], found["schema"]) == (True, 0, diff.SCHEMA)
     # Something was read, of every kind.
     side = diff.read(digits_bundle)
     assert len(side.files) == 8
