@@ -144,7 +144,7 @@ def test_every_other_number_is_the_json_s(report: Watched, digits_bundle: Path) 
             assert number == pytest.approx(entry[key], abs=half_digit)
     for name in ("source", "tflite/int8"):
         picture = report.page.locator(f'[aria-label^="Confusion matrix of {name};"] svg')
-        texts = picture.locator(".mark-text.role-mark text").all_inner_texts()
+        texts = picture.locator(".mark-text.role-mark text").all_text_contents()
         counts = [n for row in measured["confusion"][name]["matrix"] for n in row if n]
         assert sorted(map(int, filter(str.isdigit, texts))) == sorted(counts)
 
