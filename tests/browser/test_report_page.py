@@ -117,6 +117,9 @@ def test_every_artifact_is_shown_with_its_numbers(report: Watched, digits_bundle
         assert cells["Gate"].split()[0] == artifact["gate"]["status"] == "passed"
 
 
+@pytest.mark.parametrize(
+    "report", [("desktop", "dark"), ("phone", "light")], indirect=True, ids="-".join
+)
 def test_axe_finds_nothing(report: Watched) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="make setup")
     for details in report.page.locator("details").all():
@@ -126,6 +129,7 @@ def test_axe_finds_nothing(report: Watched) -> None:
     assert len(found.response["passes"]) > 20
 
 
+@pytest.mark.parametrize("report", [("desktop", "light")], indirect=True, ids="-".join)
 def test_every_other_number_is_the_json_s(report: Watched, digits_bundle: Path) -> None:
     described: dict[str, Any] = json.loads((digits_bundle / "report/report.json").read_text())
     measured = described["measured"]
