@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -87,14 +87,14 @@ test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, roo
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/tfjs
 
-bench: $(STAMP) vendor ## side-by-side benchmarks, by hand; recorded in bench/README.md
+bench: demo ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build
 	$(BIN)/python -m bench.tfjs
 	$(BIN)/python -m bench.web
 	$(BIN)/python -m bench.server
 	$(BIN)/python -m bench.server_limits
-	$(BIN)/packager build --config examples/digits/package.yaml --output bench/.work --force --quiet
-	$(BIN)/python -m bench.edge bench/.work/digits
+	$(BIN)/python -m bench.edge dist/digits
+	$(BIN)/packager bench dist/digits
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -120,6 +120,9 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile --group clients -o requirements/clients.txt; \
 	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
 	compile --group device-armhf --no-deps -o requirements/device-armhf.txt
+
+docs: $(STAMP) ## the guide as pages in dist/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs-tables: $(STAMP) ## write the tables in docs/ that tests keep true
 	folder=$$(mktemp -d) && $(BIN)/python tests/loaders/keras2_models.py $$folder all && \

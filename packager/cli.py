@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -265,9 +266,16 @@ def web(bundle: Path, target: Path | None, host: str, port: int) -> int:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="JSON that a runner's verify printed on another machine.",
+    help="JSON from a device, a browser or another machine: docs/report.md.",
 )
-def report(bundle: Path, merge: tuple[Path, ...]) -> int:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json"]),
+    default="html",
+    help="html: print where the page is; md: a summary for a pull request; json: report.json.",
+)
+def report(bundle: Path, merge: tuple[Path, ...], form: str) -> int:
     """Print where BUNDLE's report is, after merging results from other machines."""
     from packager import report as reports
     from packager.bundle import find_bundle
@@ -275,7 +283,13 @@ def report(bundle: Path, merge: tuple[Path, ...]) -> int:
     folder = find_bundle(bundle)
     for file in merge:
         reports.merge(folder, file)
-    click.echo((folder / reports.HTML_NAME).resolve())
+    document = reports.read(folder)
+    if form == "json":
+        click.echo(json.dumps(document, ensure_ascii=False))
+    elif form == "md":
+        click.echo(reports.to_markdown(document))
+    else:
+        click.echo((folder / reports.HTML_NAME).resolve())
     return 0
 
 
@@ -309,6 +323,62 @@ def deploy(arguments: tuple[str, ...], **flags: Any) -> int:
 
 
 @cli.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--only", multiple=True, metavar="ID", help="Measure these artifacts.")
+@click.option("--threads", multiple=True, type=click.IntRange(1), help="Repeatable; default: 1.")
+@click.option("--runs", type=click.IntRange(5), default=100, help="Timed inferences (100).")
+@click.option("--warm-up", type=click.IntRange(0), default=10, help="Inferences before them (10).")
+@click.option("--seconds", type=float, default=10.0, help="Limit for each row (10).")
+@click.option("--python", multiple=True, help="Another Python whose TFLite interpreter to time.")
+@click.option("--no-browser", is_flag=True, help="Leave Chromium out.")
+@click.option("--no-report", is_flag=True, help="Leave the bundle's report as it is.")
+@_output_options
+def bench(bundle: Path, **flags: Any) -> int:
+    """Time every artifact of BUNDLE on every runtime of this machine."""
+    from packager import bench as benchmark
+    from packager import report as reports
+    from packager.bundle import find_bundle
+
+    folder = find_bundle(bundle)
+    settings = benchmark.Settings(
+        threads=flags["threads"] or (1,),
+        runs=flags["runs"],
+        warm_up=flags["warm_up"],
+        seconds=flags["seconds"],
+        pythons=flags["python"],
+        browser=not flags["no_browser"],
+        only=flags["only"],
+    )
+    if not flags["no_report"]:
+        reports.read(folder)  # a bundle without report is refused before the work, not after it
+    document = benchmark.measure(folder, settings, _reporter(flags))
+    if not flags["no_report"]:
+        reports.add(folder, document)
+    if flags["as_json"]:
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        benchmark.show(document)
+    return 0 if any(row["status"] == "measured" for row in document["artifacts"]) else 1
+
+
+@cli.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def diff(a: Path, b: Path, as_json: bool) -> int:
+    """Say what differs between two bundles, .tflite files or model.json files.
+
+    Exit code 0: the same model; 1: different; 2 and 4: an error.
+    """
+    from packager import diff as diffs
+
+    found = diffs.compare(diffs.read(a), diffs.read(b))
+    text = json.dumps(diffs.to_json(found), ensure_ascii=False) if as_json else diffs.to_text(found)
+    click.echo(text)
+    return 0 if found.same else 1
+
+
+@cli.command()
 @_output_options
 def doctor(**flags: Any) -> int:
     """Say which runtimes and programs are here, and how to get those that are missing."""
@@ -325,7 +395,8 @@ def doctor(**flags: Any) -> int:
 def _reporter(flags: dict[str, Any]) -> Reporter:
     from packager.console import Reporter
 
-    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"])
+    command = shlex.join(["packager", *sys.argv[1:]])
+    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"], command=command)
 
 
 def _config(model: str | None, flags: dict[str, Any]) -> Config:

@@ -31,12 +31,14 @@ class Reporter:
         verbose: Let child processes' own output through.
         stages: What has been done, for the report.
         warnings: What was warned about, for the report.
+        command: The command line, for the report; empty in a program.
     """
 
     quiet: bool = False
     verbose: bool = False
     stages: list[Stage] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    command: str = ""
     _rich: RichConsole | None = None
 
     @property

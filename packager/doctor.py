@@ -41,6 +41,7 @@ _PACKAGES = (
     ("ai-edge-litert", "running TFLite files", "pip install 'packager[edge]'", True),
     ("tf-keras", "Keras 2 models", "pip install 'packager[build]'", False),
     ("h5py", "HDF5 models", "pip install 'packager[build]'", True),
+    ("vl-convert-python", "the report's plots", "pip install 'packager[build]'", True),
     ("flask", "the server", "pip install 'packager[server]'", False),
     ("playwright", "browser checks", "pip install 'packager[browser]'", False),
     (

@@ -42,6 +42,8 @@ class Job:
         artifacts: What was made.
         refused: What has no exact form in its format.
         failures: What should have been made and was not.
+        operators: Of each TFLite artifact the operators with their counts, by artifact id.
+        float_files: Of each TFLite artifact the float file that it was made from.
     """
 
     config: Config
@@ -56,6 +58,8 @@ class Job:
     artifacts: list[Artifact] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    operators: dict[str, dict[str, int]] = field(default_factory=dict)
+    float_files: dict[str, Path] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def making(self, targets: Sequence[Target], stage: str, *files: Path) -> Iterator[list[str]]:

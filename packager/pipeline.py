@@ -25,6 +25,9 @@ from packager.job import Failure, Job, remove
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
+from packager.report import measure
+from packager.report.inside import inside_tflite
+from packager.report.measure import Measured
 from packager.samples import Samples
 from packager.targets import TARGETS, Selection, as_python, select, tfjs
 from packager.verify import tfjs_check
@@ -105,8 +108,8 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             job.data = early[1]
         if opened["no_graph"]:
             _keep_python(job, opened["no_graph"])
-        manifest = _make(job)
-        return _publish(config, reporter, manifest, stage, job.failures)
+        manifest, measured = _make(job)
+        return _publish(config, reporter, manifest, stage, job.failures, measured)
 
 
 def _keep_python(job: Job, reason: str) -> None:
@@ -177,8 +180,8 @@ def _write_unverified(
     return _publish(config, reporter, manifest, stage)
 
 
-def _make(job: Job) -> Manifest:
-    """Makes, describes and verifies the artifacts."""
+def _make(job: Job) -> tuple[Manifest, dict[str, Any]]:
+    """Makes, describes and verifies the artifacts; also returns what the report shows of it."""
     modules = [importlib.import_module(name) for name in job.selection.modules]
     # TensorFlow works on all of this while the samples are prepared here.
     asked = [(module, module.ask(job)) for module in modules]
@@ -198,7 +201,7 @@ def _make(job: Job) -> Manifest:
     # The server's engine loads TensorFlow, too; two at once are not needed.
     job.source.close()
     if not job.config.verify:
-        return store_golden(manifest, job.folder, source_outputs, data)
+        return store_golden(manifest, job.folder, source_outputs, data), inside_tflite(job)
     verified = verify_artifacts(manifest, job.folder, job.work, source_outputs, data, job.reporter)
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
     if inside:
@@ -212,7 +215,10 @@ def _make(job: Job) -> Manifest:
         )
         with job.reporter.stage("look into the TF.js model"):
             verified = replace(verified, manifest=tfjs_check.check(verified.manifest, found))
-    return _without_failed(job, verified.manifest)
+    with job.reporter.stage("measure for the report"):
+        outputs = Measured(verified.manifest, source_outputs, job.work, data)
+        measured = {**measure.collect(outputs), **inside_tflite(job)}
+    return _without_failed(job, verified.manifest), measured
 
 
 def _ask_inside(job: Job, data: Samples) -> Pending | None:
@@ -308,12 +314,13 @@ def _publish(
     manifest: Manifest,
     stage: Staging,
     failures: Sequence[Failure] = (),
+    measured: dict[str, Any] | None = None,
 ) -> BuildResult:
     """Hashes, reports, and gives the bundle its number, or sets it aside."""
     manifest = replace(manifest, files=bundle.hash_bundle(stage.folder))
     manifest = replace(manifest, checksum=bundle.checksum(bundle.to_json(manifest)))
     bundle.write_json(manifest, stage.folder / bundle.MANIFEST)
-    report.write(stage.folder, manifest, reporter)
+    report.write(stage.folder, manifest, reporter, measured or {})
     result = BuildResult(stage.target, manifest, tuple(failures))
     if result.rejected:
         return replace(result, path=publish.reject(stage))

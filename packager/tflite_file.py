@@ -138,7 +138,7 @@ def raise_versions(model: Model) -> None:
     for graph in model.subgraphs:
         for op in graph.operators:
             code = model.operatorCodes[op.opcodeIndex]
-            required = op_versions.required(_op_name(code), op, _tensors(graph, op))
+            required = op_versions.required(operator_name(code), op, _tensors(graph, op))
             key = (_builtin(code), code.customCode, max(code.version, required))
             if key not in codes:
                 codes[key] = len(new_codes)
@@ -201,7 +201,7 @@ def has_infinite_weights(model: Model) -> bool:
 def _operators(model: Model) -> Iterator[tuple[Any, Op, str]]:
     for graph in model.subgraphs:
         for op in graph.operators:
-            yield graph, op, _op_name(model.operatorCodes[op.opcodeIndex])
+            yield graph, op, operator_name(model.operatorCodes[op.opcodeIndex])
 
 
 def _uses(model: Model) -> Iterator[OpUse]:
@@ -301,7 +301,8 @@ def _builtin(code: Any) -> int:
     return int(max(code.builtinCode, code.deprecatedBuiltinCode))
 
 
-def _op_name(code: Any) -> str:
+def operator_name(code: Any) -> str:
+    """The name of an entry of `operatorCodes`, such as `CONV_2D`."""
     name: str = _OPS[_builtin(code)]
     return name
 

@@ -36,7 +36,8 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "init", "inspect", "verify", "predict", "report", "doctor"]
+    "command",
+    ["build", "init", "inspect", "verify", "predict", "report", "bench", "diff", "doctor"],
 )
 def test_every_command_has_help(command):
     ran = packager(command, "--help")

@@ -16,7 +16,8 @@ import numpy as np
 from packager import tflite_file
 from packager.bundle import to_json
 from packager.children import serve
-from packager.errors import ConversionError, UnsupportedError
+from packager.errors import ConversionError, UnsupportedError, brief
+from packager.quantize import layer_errors
 from packager.quantize.recipes import RECIPES
 
 SIGNATURE = tflite_file.SIGNATURE.decode()
@@ -98,6 +99,18 @@ def embed_card(path: str, card: dict[str, Any]) -> None:
     model = tflite_file.read(Path(path))
     tflite_file.embed_card(model, card)
     tflite_file.write(model, Path(path))
+
+
+def layers(model: str, other: str, samples: str) -> list[dict[str, Any]]:
+    """The error of each tensor inside a quantized file; see `layer_errors.measure`.
+
+    Raises:
+        UnsupportedError: The interpreter's plain kernels cannot run a file.
+    """
+    try:
+        return layer_errors.measure(model, other, samples)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise UnsupportedError(f"the layers cannot be compared: {brief(error)}") from error
 
 
 def compare(model: str, other: str, samples: str) -> None:
@@ -214,6 +227,7 @@ if __name__ == "__main__":
         {
             "complete": complete,
             "compare": compare,
+            "layers": layers,
             "calibrate": calibrate,
             "quantize": quantize,
             "embed_card": embed_card,

@@ -1,7 +1,11 @@
-"""The report of a bundle: `report/report.json`, and `report/index.html` made from it."""
+"""The report of a bundle: `report/report.json`, and `report/index.html` made from it.
+
+The JSON's keys are described in docs/report.md.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -9,95 +13,109 @@ from typing import Any
 from packager import bundle
 from packager.bundle import Manifest
 from packager.console import Reporter
-from packager.errors import BundleError, UsageError
-from packager.report import page
+from packager.errors import BundleError
+from packager.report import page, results
 
-SCHEMA = 1
+SCHEMA = 2
 JSON_NAME = "report/report.json"
 HTML_NAME = "report/index.html"
 
 _MANIFEST_KEYS = (
     "name", "version", "created", "source", "task", "threshold", "inputs", "outputs", "labels",
-    "artifacts", "refused", "golden", "calibration", "tools", "gates",
+    "artifacts", "refused", "golden", "calibration", "tools", "gates", "files",
 )  # fmt: skip
 
 
-def write(folder: Path, manifest: Manifest, reporter: Reporter) -> None:
+def write(folder: Path, manifest: Manifest, reporter: Reporter, measured: dict[str, Any]) -> None:
     """Writes both files of a new bundle.
 
     Args:
-        folder: The bundle's folder.
-        manifest: Its manifest, with metrics and gates.
+        folder: The bundle's folder, with its manifest.
+        manifest: The manifest, with metrics and gates.
         reporter: What the build showed: stages and warnings.
+        measured: What `measure.collect` and `inside.inside_tflite` found.
     """
     described = bundle.to_json(manifest)
+    configuration = folder / "package.yaml"
     document = {
         "schema": SCHEMA,
         **{key: described[key] for key in _MANIFEST_KEYS if key in described},
+        "manifest_sha256": results.manifest_sha256(folder),
         "machine": machine(),
+        "command": reporter.command,
+        "configuration": configuration.read_text(encoding="utf-8"),
         "stages": [
             {"name": s.name, "seconds": s.seconds, "detail": s.detail} for s in reporter.stages
         ],
         "warnings": list(reporter.warnings),
+        "measured": measured,
         "results": [],
     }
     _write(folder, document)
 
 
+def read(folder: Path) -> dict[str, Any]:
+    """Reads `report.json` of a bundle.
+
+    Raises:
+        BundleError: There is none, or it is of another schema.
+    """
+    path = folder / JSON_NAME
+    if not path.is_file():
+        raise BundleError(
+            f"{folder} has no report: {JSON_NAME} is missing",
+            hint="copy the bundle with its folder report/, or build it again with --force",
+        )
+    document = bundle.read_json(path)
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or schema != SCHEMA:
+        raise BundleError(
+            f"{path} has schema {schema!r}; this packager reads {SCHEMA}",
+            hint="use the packager that built the bundle, or build it again with --force",
+        )
+    return document
+
+
+def to_markdown(document: dict[str, Any]) -> str:
+    """Returns a summary for a pull request."""
+    return page.render_markdown(document)
+
+
 def merge(folder: Path, result_file: Path) -> None:
-    """Adds the answer of a runner's `verify` on another machine to a bundle's report.
+    """Adds results from another machine to a bundle's report; see `results`.
 
     Raises:
         BundleError: The bundle has no report.
-        UsageError: The file is no such answer, or about another bundle.
+        UsageError: The file holds no such results, or some about another bundle.
     """
-    result = bundle.read_json(result_file)
-    _check_result(result, result_file)
-    document = bundle.read_json(folder / JSON_NAME)
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise BundleError(f"{folder / JSON_NAME} is not a report of schema {SCHEMA}")
-    known = {artifact["id"] for artifact in document["artifacts"]}
-    foreign = sorted({a["id"] for a in result["artifacts"]} - known)
-    if foreign:
-        raise UsageError(
-            f"{result_file} is about other artifacts than {document['name']}/"
-            f"{document['version']}: {', '.join(foreign)}",
-            hint="merge it into the bundle that was verified",
-        )
-    others = [r for r in document["results"] if not _same_place(r, result)]
-    document["results"] = [*others, result]
-    _write(folder, document)
+    document = read(folder)
+    add(folder, results.read(result_file, folder, document))
 
 
-def machine() -> dict[str, str]:
+def add(folder: Path, result: dict[str, Any]) -> None:
+    """Adds results that are known to be about this bundle, and draws the page again."""
+    document = read(folder)
+    _write(folder, {**document, "results": results.merged(document["results"], result)})
+
+
+def machine() -> dict[str, Any]:
     """Names this machine, as the runners do."""
-    return {"system": platform.system(), "machine": platform.machine()}
-
-
-def _check_result(result: Any, result_file: Path) -> None:
-    types: dict[str, Any] = {
-        "runner": str,
-        "runtime": (dict, type(None)),
-        "machine": dict,
-        "artifacts": list,
+    cpu = ""
+    facts = Path("/proc/cpuinfo")
+    if facts.is_file():
+        lines = facts.read_text(encoding="utf-8", errors="replace").splitlines()
+        cpu = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu": cpu,
+        "cpus": os.cpu_count() or 1,
     }
-    is_answer = isinstance(result, dict) and all(
-        key in result and isinstance(result[key], kind) for key, kind in types.items()
-    )
-    if not is_answer or not all(
-        isinstance(a, dict) and {"id", "status"} <= set(a) for a in result["artifacts"]
-    ):
-        raise UsageError(
-            f"{result_file} is not the JSON answer of a runner's verify",
-            hint="make it on the device: python run.py verify BUNDLE --json > device.json",
-        )
-
-
-def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(key) == other.get(key) for key in ("runner", "runtime", "machine"))
 
 
 def _write(folder: Path, document: dict[str, Any]) -> None:
     text = page.render(document)  # first: a document that cannot be shown is not stored
     bundle.write_json(document, folder / JSON_NAME)
-    (folder / HTML_NAME).write_text(text, encoding="utf-8")
+    partial = folder / f"{HTML_NAME}.partial"
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(folder / HTML_NAME)

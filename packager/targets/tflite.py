@@ -257,6 +257,8 @@ def _make_variant(job: Job, target: Target, base: Path, described: dict[str, Any
                 names = ", ".join(described["float_ops"])
                 job.reporter.warn(f"{target.id}: these operators stay float: {names}")
         job.artifacts.append(artifact)
+        job.operators[target.id] = described["ops"]
+        job.float_files[target.id] = base
 
 
 def _describe(

@@ -226,7 +226,7 @@ class _Verification:
                 )
 
     def _path(self, artifact: Artifact, ending: str) -> Path:
-        return self.work / f"{artifact.id.replace('/', '_')}.{ending}"
+        return _work_path(self.work, artifact.id, ending)
 
     def judge(
         self,
@@ -270,6 +270,21 @@ class _Verification:
             self.ranges,
         )
         return merge(found, on_golden)
+
+
+def outputs_folder(work: Path, artifact_id: str, evaluated: bool) -> Path:
+    """Where a verification left an artifact's outputs, `<output name>.npy`, `[N, ...]`.
+
+    Args:
+        work: The scratch folder.
+        artifact_id: The artifact.
+        evaluated: Those on the evaluation samples, else on the golden samples.
+    """
+    return _work_path(work, artifact_id, "evaluation" if evaluated else "golden")
+
+
+def _work_path(work: Path, artifact_id: str, ending: str) -> Path:
+    return work / f"{artifact_id.replace('/', '_')}.{ending}"
 
 
 def merge(evaluation: dict[str, float], on_golden: dict[str, float]) -> dict[str, float]:

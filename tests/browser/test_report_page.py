@@ -21,6 +21,10 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "KiB": 1024, "MiB": 1024**2}
 
 
+# Rules about whole sites; a report is one page.
+AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
 @pytest.fixture(
     params=[(size, scheme) for size in SIZES for scheme in ("light", "dark")], ids="-".join
 )
@@ -111,3 +115,46 @@ def test_every_artifact_is_shown_with_its_numbers(report: Watched, digits_bundle
             number, half_digit = shown(cells[heading])
             assert number == pytest.approx(value, abs=half_digit), (name, heading)
         assert cells["Gate"].split()[0] == artifact["gate"]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    "report", [("desktop", "dark"), ("phone", "light")], indirect=True, ids="-".join
+)
+def test_axe_finds_nothing(report: Watched) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="make setup")
+    for details in report.page.locator("details").all():
+        details.evaluate("(element) => { element.open = true; }")
+    found = axe.Axe().run(report.page, options=AXE)
+    assert found.violations_count == 0, found.generate_report()
+    assert len(found.response["passes"]) > 20
+
+
+@pytest.mark.parametrize("report", [("desktop", "light")], indirect=True, ids="-".join)
+def test_every_other_number_is_the_json_s(report: Watched, digits_bundle: Path) -> None:
+    described: dict[str, Any] = json.loads((digits_bundle / "report/report.json").read_text())
+    measured = described["measured"]
+    for details in report.page.locator("details").all():
+        details.evaluate("(element) => { element.open = true; }")
+    for name, entries in measured["layers"].items():
+        rows = table_rows(report, f"Errors by layer of {name}")
+        assert [row[0] for row in rows] == [entry["layer"] for entry in entries]
+        for row, entry in zip(rows, entries, strict=True):
+            number, half_digit = shown(row[1])
+            assert number == pytest.approx(entry["error"], abs=half_digit)
+    rows = table_rows(report, "Calibrated ranges")
+    for row, entry in zip(rows, measured["calibration_ranges"], strict=True):
+        for text, key in zip(row[1:], ("min", "max"), strict=True):
+            number, half_digit = shown(text)
+            assert number == pytest.approx(entry[key], abs=half_digit)
+    for name in ("source", "tflite/int8"):
+        picture = report.page.locator(f'[aria-label^="Confusion matrix of {name};"] svg')
+        texts = picture.locator(".mark-text.role-mark text").all_text_contents()
+        counts = [n for row in measured["confusion"][name]["matrix"] for n in row if n]
+        assert sorted(map(int, filter(str.isdigit, texts))) == sorted(counts)
+
+
+def table_rows(watched: Watched, label: str) -> list[list[str]]:
+    """The cells of the table in the region with this name."""
+    rows = watched.page.get_by_role("region", name=label, exact=True).locator("tbody tr").all()
+    assert rows
+    return [row.locator("td").all_inner_texts() for row in rows]

@@ -184,7 +184,7 @@ def versions(path):
     from packager import tflite_file
 
     model = tflite_file.read(path)
-    return {(tflite_file._op_name(code), code.version) for code in model.operatorCodes} - {
+    return {(tflite_file.operator_name(code), code.version) for code in model.operatorCodes} - {
         ("QUANTIZE", 1)
     }
 

@@ -1,0 +1,247 @@
+"""Measures every artifact on every runtime of this machine that can run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import packager
+from packager import assets, bundle, report
+from packager.bundle import Artifact, Manifest, to_json
+from packager.children import scratch
+from packager.console import Reporter
+from packager.errors import BundleError, PackagerError
+from packager.report import results
+from packager.samples import read_raw
+
+Json = dict[str, Any]
+
+SCHEMA = {"name": "packager-bench", "version": 1}
+_HERE = Path(__file__).parent
+_TIMEOUT_S = 600.0
+_BACKENDS = ("wasm", "cpu")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        threads: Numbers of threads for the runtimes that take one.
+        runs: Timed inferences for each row.
+        warm_up: Inferences before them.
+        seconds: After so many no more are timed, once there are five.
+        pythons: Other Python programs whose TFLite interpreters are measured too.
+        browser: Measure in Chromium.
+        only: Ids of the artifacts to measure; empty: all.
+    """
+
+    threads: tuple[int, ...] = (1,)
+    runs: int = 100
+    warm_up: int = 10
+    seconds: float = 10.0
+    pythons: tuple[str, ...] = ()
+    browser: bool = True
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the children are told."""
+
+    folder: Path
+    manifest: Manifest
+    inputs: Path
+    samples: int
+    settings: Settings
+
+    def order(self, artifact: Artifact, **more: object) -> Json:
+        """The JSON argument of a child."""
+        settings = self.settings
+        return {
+            "model": str(self.folder / artifact.path), "inputs": str(self.inputs),
+            "samples": self.samples, "runs": settings.runs, "warm_up": settings.warm_up,
+            "seconds": settings.seconds, "min_version": artifact.runtime.min_version, **more,
+        }  # fmt: skip
+
+
+def measure(folder: Path, settings: Settings, reporter: Reporter) -> Json:
+    """Measures a bundle.
+
+    Args:
+        folder: The bundle's folder.
+        settings: How to measure.
+        reporter: Where each row is shown.
+
+    Returns:
+        The document that `packager report --merge` takes; see docs/report.md.
+
+    Raises:
+        BundleError: The bundle is damaged, or has no golden samples to run.
+    """
+    manifest = bundle.read_manifest(folder)
+    problems = bundle.check_files(folder, manifest)
+    if problems:
+        raise BundleError(
+            f"{folder}: {problems[0][0]} is {problems[0][1]}; it is not what was built",
+            hint="packager verify names all files that changed",
+        )
+    with scratch("bench") as work:
+        count = _write_inputs(folder, manifest, work)
+        job = _Work(folder, manifest, work, count, settings)
+        rows = [_shown(row, reporter) for row in _rows(job)]
+    return {
+        "schema": SCHEMA,
+        "runner": "bench",
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "bundle": {
+            "name": manifest.name,
+            "version": manifest.version,
+            "manifest_sha256": results.manifest_sha256(folder),
+        },
+        "machine": report.machine(),
+        "runtime": {"name": "packager", "version": packager.__version__},
+        "settings": to_json(settings),
+        "artifacts": rows,
+    }
+
+
+def _write_inputs(folder: Path, manifest: Manifest, work: Path) -> int:
+    """Writes the golden samples' model inputs, `<input>.npy`; returns how many there are."""
+    if manifest.golden is None:
+        raise BundleError(
+            f"{folder} has no golden samples to run", hint="build it without --no-verify"
+        )
+    golden = bundle.read_json(folder / manifest.golden.path)["samples"]
+    for spec in manifest.inputs:
+        rows = [read_raw(folder / sample["inputs"][spec.name], spec) for sample in golden]
+        np.save(work / f"{spec.name}.npy", np.stack(rows))
+    return len(golden)
+
+
+def _rows(job: _Work) -> Iterator[Json]:
+    wanted = job.settings.only or tuple(a.id for a in job.manifest.artifacts)
+    for artifact in map(job.manifest.artifact, wanted):
+        kind = artifact.runtime.kind
+        if kind == "tflite":
+            yield from _tflite(job, artifact)
+        elif kind == "saved_model":
+            for threads in job.settings.threads:
+                yield _saved_model(job, artifact, threads)
+        elif kind.startswith("tfjs"):
+            yield from _tfjs(job, artifact)
+        else:
+            reason = f"no benchmark of {kind}"
+            yield {"id": artifact.id, "status": "skipped", "reason": reason}
+
+
+def _tflite(job: _Work, artifact: Artifact) -> Iterator[Json]:
+    for python in (sys.executable, *job.settings.pythons):
+        for threads in job.settings.threads:
+            order = job.order(artifact, threads=threads)
+            command = [python, str(_HERE / "tflite_child.py"), json.dumps(order)]
+            yield _row(artifact, command, threads)
+
+
+def _saved_model(job: _Work, artifact: Artifact, threads: int) -> Json:
+    try:
+        server = assets.server_engine().parents[1]
+    except PackagerError as error:
+        return {"id": artifact.id, "status": "skipped", "reason": error.message}
+    order = job.order(artifact, threads=threads, server=str(server), model=str(job.folder))
+    return _row(
+        artifact, [sys.executable, str(_HERE / "server_child.py"), json.dumps(order)], threads
+    )
+
+
+def _tfjs(job: _Work, artifact: Artifact) -> Iterator[Json]:
+    program, vendor = assets.node(), assets.web_vendor()
+    missing = "" if program else "Node.js is not installed"
+    missing = missing or ("" if vendor.is_dir() else "web/vendor is missing: make vendor")
+    for backend in _BACKENDS:
+        runtime = {"name": f"tfjs {backend} (Node)", "version": ""}
+        if missing or program is None:
+            yield {"id": artifact.id, "status": "skipped", "reason": missing, "runtime": runtime}
+            continue
+        order = job.order(artifact, backend=backend, vendor=str(vendor))
+        script = assets.path() / "web" / "node" / "bench.mjs"
+        row = _row(artifact, [program, str(script), json.dumps(order)], 1)
+        yield {**row, "runtime": _named(row.get("runtime"), f"tfjs {backend} (Node)")}
+    if job.settings.browser:
+        from packager.bench import browser
+
+        for backend in _BACKENDS:
+            name = f"tfjs {backend} (Chromium)"
+            order = job.order(artifact, backend=backend)
+            found = _answered(artifact, 1, lambda order=order: browser.run(job.folder, order))
+            yield {**found, "runtime": _named(found.get("runtime"), name)}
+
+
+def _named(runtime: Json | None, name: str) -> Json:
+    return {"name": name, "version": str((runtime or {}).get("version") or "")}
+
+
+def _row(artifact: Artifact, command: list[str], threads: int) -> Json:
+    return _answered(artifact, threads, lambda: _ask(command))
+
+
+def _answered(artifact: Artifact, threads: int, ask: Any) -> Json:
+    """One row of the document: what a child answered, or why it did not."""
+    row: Json = {"id": artifact.id, "threads": threads}
+    try:
+        answer = ask()
+    except PackagerError as error:
+        status = "skipped" if error.exit_code == 4 else "failed"
+        return {**row, "status": status, "reason": error.message}
+    if "skipped" in answer:
+        return {**row, "runtime": answer.get("runtime"), "status": "skipped",
+                "reason": answer["skipped"]}  # fmt: skip
+    times = answer["times"]
+    quantiles = np.percentile(times, [0, 50, 90, 99]).tolist()
+    return {
+        **row,
+        "runtime": answer["runtime"],
+        "status": "measured",
+        "timed": len(times),
+        "latency_ms": dict(zip(("min", "p50", "p90", "p99"), quantiles, strict=True)),
+        "load_ms": answer["load_ms"],
+        **({"peak_memory_bytes": m} if (m := answer.get("peak_memory_bytes")) else {}),
+    }
+
+
+def _ask(command: list[str]) -> Json:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+            stdin=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise PackagerError(f"no answer in {_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise PackagerError(f"{command[0]} cannot be started: {error.strerror}") from None
+    try:
+        answer: Json = json.loads(done.stdout.strip().splitlines()[-1])
+        return answer
+    except (IndexError, ValueError):
+        text = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise PackagerError(text) from None
+
+
+def _shown(row: Json, reporter: Reporter) -> Json:
+    runtime = row.get("runtime") or {}
+    name = f"{row['id']} on {runtime.get('name', 'this machine')}"
+    latency = row.get("latency_ms")
+    detail = f"p50 {latency['p50']:.3f} ms" if latency else f"{row['status']}: {row['reason']}"
+    if not reporter.quiet:
+        reporter.rich.print(f"  {name:<46} {detail}", markup=False)
+    return row
