@@ -70,6 +70,7 @@ def _environment(*, autoescape: bool) -> Any:
         "md": markdown,
         "machine": results.machine_name,
         "latency": results.latency,
+        "memory": results.memory,
         "by_status": results.by_status,
     }
     return environment

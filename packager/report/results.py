@@ -62,8 +62,13 @@ def machine_name(machine: Json) -> str:
 
 def runtime_name(entry: Json, result: Json) -> str:
     """What ran an artifact: package, version and number of threads, as far as they are known."""
-    runtime = entry.get("runtime") or result.get("runtime") or {}
-    parts = [str(value) for value in runtime.values() if value]
+    runtime = entry.get("title") or entry.get("runtime") or result.get("runtime") or {}
+    # A browser's entry names it by a text.
+    parts = (
+        [str(value) for value in runtime.values() if value]
+        if isinstance(runtime, dict)
+        else [str(runtime)]
+    )
     threads = entry.get("threads")
     if threads:
         parts.append(f"{threads} thread{'s' if threads != 1 else ''}")
@@ -90,6 +95,12 @@ def latency(entry: Json) -> dict[str, float] | None:
         if isinstance(entry.get(k), (int, float))
     }
     return flat if "p50" in flat else None
+
+
+def memory(entry: Json) -> float | None:
+    """The memory of an artifact's entry, bytes: of the process, or of the browser's runtime."""
+    found = entry.get("peak_memory_bytes", entry.get("memory_bytes"))
+    return float(found) if isinstance(found, (int, float)) else None
 
 
 def _check_shape(result: Any, path: Path) -> None:

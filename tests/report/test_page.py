@@ -11,7 +11,7 @@ import pytest
 
 from packager import report
 from packager.report import page, results
-from tests.conftest import packager
+from tests.conftest import ROOT, packager
 
 pytestmark = pytest.mark.tf
 
@@ -180,6 +180,23 @@ def test_a_device_s_times_are_shown(own, tmp_path):
     assert merge(own, tmp_path, browser).code == 0
     assert len(report.read(own)["results"]) == 2
     assert "7.5" in (own / "report/index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [
+        ("docs/edge.md", ("Raspberry Pi 4 Model B", "ai-edge-litert 2.3.0", "61.0 MB")),
+        ("docs/web.md", ("LiteRT.js, WebAssembly", "16.8 MB", "310")),
+    ],
+)
+def test_what_the_runners_documentation_shows_can_be_merged(own, tmp_path, document, shown):
+    example = json.loads((ROOT / document).read_text().split("```json\n")[1].split("```")[0])
+    example["bundle"]["manifest_sha256"] = results.manifest_sha256(own)
+    ran = merge(own, tmp_path, example)
+    assert ran.code == 0, ran.err
+    text = (own / "report/index.html").read_text(encoding="utf-8")
+    for part in shown:
+        assert part in text
 
 
 @pytest.mark.parametrize(
