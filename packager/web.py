@@ -38,6 +38,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _TYPES = {
+    "": "text/plain",
     ".js": "text/javascript",
     ".mjs": "text/javascript",
     ".json": "application/json",

@@ -164,7 +164,10 @@ class Engine {
   }
 
   describe() {
-    return { ...this.#runtime.describe(), artifact: this.#artifact.id };
+    const described = this.#runtime.describe();
+    const isTfjsWasm = described.name === '@tensorflow/tfjs' && described.backend === 'wasm';
+    const threads = isTfjsWasm ? self.tf.wasm.getThreadsCount() : described.threads;
+    return { ...described, threads, artifact: this.#artifact.id };
   }
 
   memory() {
