@@ -85,7 +85,7 @@ test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, roo
 	$(PYTEST) -m device tests/device
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
-	$(PYTEST) -m soak tests/soak tests/tfjs
+	$(PYTEST) -m soak tests/soak tests/tfjs tests/browser
 
 bench: demo ## side-by-side benchmarks, by hand; recorded in bench/README.md
 	$(BIN)/python -m bench.build

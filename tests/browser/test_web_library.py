@@ -107,6 +107,7 @@ def test_200_images_have_the_saved_models_answers(
     assert [text for text in watched.problems if text != NO_WEBGPU] == []
 
 
+@pytest.mark.soak  # WebGL in software is slow
 def test_webgl_agrees_on_a_few(
     digits_bundle: Path, web_app: Callable[[Path], str], open_page: Callable[..., Watched]
 ) -> None:
@@ -232,7 +233,9 @@ RUN = """async (times) => {
 }"""
 
 
-@pytest.mark.parametrize("runtime", ["tfjs-wasm", "litert-wasm"])
+@pytest.mark.parametrize(
+    "runtime", ["tfjs-wasm", pytest.param("litert-wasm", marks=pytest.mark.soak)]
+)
 def test_2000_predictions_leave_nothing_behind(
     runtime: str,
     digits_bundle: Path,
