@@ -6,99 +6,26 @@ import json
 import shlex
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from packager import __version__
 from packager.errors import PackagerError
-from packager.flags import mapping, model_section
+from packager.flags import (
+    build_options,
+    mapping,
+    model_section,
+    options,
+    output_options,
+    source_options,
+)
 
 if TYPE_CHECKING:
     from packager.config import Config
     from packager.console import Reporter
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def add(function: Command) -> Command:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
-_output_options = _options(
-    click.option("--quiet", is_flag=True, help="Print warnings, errors and the result only."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
-    click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
-)
-
-_source_options = (
-    click.option("--no-fold", is_flag=True, help="TF.js: keep normalisations as layers."),
-    click.option("--fused-layers", is_flag=True, help="TF.js: faster classes of packager-layers."),
-    click.option("--signature", help="Which signature of a SavedModel."),
-    click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
-    click.option(
-        "--architecture",
-        metavar="FILE|FUNCTION",
-        help="For a file of weights: model.to_json()'s file, or module:function.",
-    ),
-)
-
-_build_options = _options(
-    click.option("--config", "config_file", type=click.Path(), help="A package.yaml."),
-    click.option("--name", help="Name of the bundle (default: the model file's name)."),
-    click.option("--version", help="A positive number, or `next`.", metavar="N|next"),
-    click.option("--output", "-o", help="Folder of the bundles (default: dist)."),
-    click.option("--labels", help="File with one label per line.", metavar="FILE"),
-    click.option("--task", help="classification, binary, multilabel, regression or none."),
-    click.option("--threshold", type=float, help="Probability from which a class counts."),
-    click.option(
-        "--preprocess",
-        metavar="PRESET",
-        help="How pixels become model input: 0..1, -1..1, 0..255 or keras:FAMILY.",
-    ),
-    click.option(
-        "--calibration",
-        metavar="DATA",
-        help="Typical inputs for int8: a folder, .npz, .npy, .csv or module:function.",
-    ),
-    click.option("--calibration-limit", type=int, help="Use at most so many of them."),
-    click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
-    click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
-    click.option(
-        "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
-    ),
-    click.option(
-        "--tfjs-weights",
-        multiple=True,
-        metavar="DTYPE[:PATTERN]",
-        help="Store TF.js weights as float16, uint16 or uint8: all, or those with a name like"
-        " 'conv*/kernel'.",
-    ),
-    *_source_options,
-    click.option("--with-web", is_flag=True, help="Add the web app with its runtimes (22 MB)."),
-    click.option(
-        "--input-shape",
-        multiple=True,
-        metavar="[NAME=]1,60,36",
-        help="Fixed shape of an input for device files.",
-    ),
-    click.option("--max-drop", type=float, help="Gate: largest loss of accuracy, a fraction."),
-    click.option("--min-agreement", type=float, help="Gate: smallest agreement with the source."),
-    click.option(
-        "--max-abs-diff",
-        type=float,
-        help="Gate: largest difference of float32 outputs, a share of the output's range.",
-    ),
-    click.option("--max-bytes", type=int, help="Gate: largest size of an artifact."),
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -113,12 +40,12 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("model", required=False)
-@_build_options
+@build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
 @click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
 @click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
-@_output_options
+@output_options
 def build(model: str | None, **flags: Any) -> int:
     """Package MODEL: a .keras or .h5 file, a SavedModel folder, or module:function."""
     from packager import pipeline
@@ -139,7 +66,7 @@ def build(model: str | None, **flags: Any) -> int:
 
 @cli.command()
 @click.argument("model")
-@_build_options
+@build_options
 @click.option("--to", "target", default="package.yaml", help="File to write.", metavar="FILE")
 @click.option("--force", is_flag=True, help="Replace the file.")
 def init(model: str, target: str, **flags: Any) -> int:
@@ -155,9 +82,9 @@ def init(model: str, target: str, **flags: Any) -> int:
 
 @cli.command()
 @click.argument("model")
-@_options(*_source_options)
+@options(*source_options)
 @click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
-@_output_options
+@output_options
 def inspect(model: str, **flags: Any) -> int:
     """Say what MODEL is and which artifacts can be made of it, without converting it."""
     from packager import config, inspection
@@ -175,7 +102,7 @@ def inspect(model: str, **flags: Any) -> int:
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--allow-model-code", is_flag=True, help="Run Python code that BUNDLE names.")
-@_output_options
+@output_options
 def verify(bundle: Path, allow_model_code: bool, **flags: Any) -> int:
     """Check every hash of BUNDLE and run every artifact on the golden samples."""
     from packager.verify import bundle_check
@@ -299,7 +226,7 @@ def report(bundle: Path, merge: tuple[Path, ...], form: str) -> int:
 @click.option("--ssh", default="ssh", help="The ssh command, with its options.")
 @click.option("--transport", type=click.Choice(["auto", "rsync", "tar"]), default="auto")
 @click.option("--python", default="", help="Python on the device (default: dir/venv's, python3).")
-@_output_options
+@output_options
 def deploy(arguments: tuple[str, ...], **flags: Any) -> int:
     """Send BUNDLE to a device, verify it there, and make it dir/current.
 
@@ -332,7 +259,7 @@ def deploy(arguments: tuple[str, ...], **flags: Any) -> int:
 @click.option("--python", multiple=True, help="Another Python whose TFLite interpreter to time.")
 @click.option("--no-browser", is_flag=True, help="Leave Chromium out.")
 @click.option("--no-report", is_flag=True, help="Leave the bundle's report as it is.")
-@_output_options
+@output_options
 def bench(bundle: Path, **flags: Any) -> int:
     """Time every artifact of BUNDLE on every runtime of this machine."""
     from packager import bench as benchmark
@@ -379,7 +306,7 @@ def diff(a: Path, b: Path, as_json: bool) -> int:
 
 
 @cli.command()
-@_output_options
+@output_options
 def doctor(**flags: Any) -> int:
     """Say which runtimes and programs are here, and how to get those that are missing."""
     from packager import doctor as examination

@@ -1,12 +1,94 @@
-"""What the command line's flags mean as `package.yaml` does."""
+"""The command line's flags, and what they mean as `package.yaml` does."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 _GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def options(*chosen: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Joins options of click to one decorator, which keeps their order in the help."""
+
+    def add(function: Command) -> Command:
+        for option in reversed(chosen):
+            function = option(function)
+        return function
+
+    return add
+
+
+output_options = options(
+    click.option("--quiet", is_flag=True, help="Print warnings, errors and the result only."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
+    click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
+)
+
+source_options = (
+    click.option("--no-fold", is_flag=True, help="TF.js: keep normalisations as layers."),
+    click.option("--fused-layers", is_flag=True, help="TF.js: faster classes of packager-layers."),
+    click.option("--signature", help="Which signature of a SavedModel."),
+    click.option("--custom-objects", metavar="MODULE", help="Module with the model's own classes."),
+    click.option(
+        "--architecture",
+        metavar="FILE|FUNCTION",
+        help="For a file of weights: model.to_json()'s file, or module:function.",
+    ),
+)
+
+build_options = options(
+    click.option("--config", "config_file", type=click.Path(), help="A package.yaml."),
+    click.option("--name", help="Name of the bundle (default: the model file's name)."),
+    click.option("--version", help="A positive number, or `next`.", metavar="N|next"),
+    click.option("--output", "-o", help="Folder of the bundles (default: dist)."),
+    click.option("--labels", help="File with one label per line.", metavar="FILE"),
+    click.option("--task", help="classification, binary, multilabel, regression or none."),
+    click.option("--threshold", type=float, help="Probability from which a class counts."),
+    click.option(
+        "--preprocess",
+        metavar="PRESET",
+        help="How pixels become model input: 0..1, -1..1, 0..255 or keras:FAMILY.",
+    ),
+    click.option(
+        "--calibration",
+        metavar="DATA",
+        help="Typical inputs for int8: a folder, .npz, .npy, .csv or module:function.",
+    ),
+    click.option("--calibration-limit", type=int, help="Use at most so many of them."),
+    click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
+    click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
+    click.option(
+        "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
+    ),
+    click.option(
+        "--tfjs-weights",
+        multiple=True,
+        metavar="DTYPE[:PATTERN]",
+        help="Store TF.js weights as float16, uint16 or uint8: all, or those with a name like"
+        " 'conv*/kernel'.",
+    ),
+    *source_options,
+    click.option("--with-web", is_flag=True, help="Add the web app with its runtimes (22 MB)."),
+    click.option(
+        "--input-shape",
+        multiple=True,
+        metavar="[NAME=]1,60,36",
+        help="Fixed shape of an input for device files.",
+    ),
+    click.option("--max-drop", type=float, help="Gate: largest loss of accuracy, a fraction."),
+    click.option("--min-agreement", type=float, help="Gate: smallest agreement with the source."),
+    click.option(
+        "--max-abs-diff",
+        type=float,
+        help="Gate: largest difference of float32 outputs, a share of the output's range.",
+    ),
+    click.option("--max-bytes", type=int, help="Gate: largest size of an artifact."),
+)
 
 
 def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
