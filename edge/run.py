@@ -1119,8 +1119,8 @@ def run_samples(
         before, after = model.invoked
         times.append((before - started, after - before, time.perf_counter() - ended))
     # In a benchmark the first round is the warm-up.
-    columns = zip(*times[len(every) if args.runs else 0 :])
-    for name, column in zip(("preprocess_ms", "latency_ms", "postprocess_ms"), columns):
+    times = times[len(every) if args.runs else 0 :]
+    for name, column in zip(("preprocess_ms", "latency_ms", "postprocess_ms"), zip(*times)):
         p50, p90, p99 = (np.percentile(column, [50, 90, 99]) * 1000).tolist()
         entry[name] = {"min": min(column) * 1000, "p50": p50, "p90": p90, "p99": p99}
     memory = re.search(r"VmHWM:\s*(\d+) kB", read_text("/proc/self/status"))

@@ -29,6 +29,11 @@ SCHEMA = {"name": "packager-bench", "version": 1}
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 600.0
 _BACKENDS = ("wasm", "cpu")
+# What a report shows of the device runner's entry.
+_KEPT = (
+    "runtime", "max_abs_diff", "timed", "latency_ms", "preprocess_ms", "postprocess_ms", "load_ms",
+    "peak_memory_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,8 @@ class Settings:
     Attributes:
         threads: Numbers of threads for the runtimes that take one.
         runs: Timed inferences for each row.
-        warm_up: Inferences before them.
-        seconds: After so many no more are timed, once there are five.
+        warm_up: Inferences before them; for TFLite files one round of the golden samples.
+        seconds: After so many no more are timed, once there are five; not for TFLite files.
         pythons: Other Python programs whose TFLite interpreters are measured too.
         browser: Measure in Chromium.
         only: Ids of the artifacts to measure; empty: all.
@@ -147,9 +152,25 @@ def _rows(job: _Work) -> Iterator[Json]:
 def _tflite(job: _Work, artifact: Artifact) -> Iterator[Json]:
     for python in (sys.executable, *job.settings.pythons):
         for threads in job.settings.threads:
-            order = job.order(artifact, threads=threads)
-            command = [python, str(_HERE / "tflite_child.py"), json.dumps(order)]
-            yield _row(artifact, command, threads)
+            command = [
+                python, str(assets.edge_runner()), "bench", str(job.folder), "--json",
+                "--artifact", artifact.id, "--threads", str(threads),
+                "--runs", str(job.settings.runs),
+            ]  # fmt: skip
+            yield _by_runner(artifact, command, threads)
+
+
+def _by_runner(artifact: Artifact, command: list[str], threads: int) -> Json:
+    """What the device runner measured: a file is timed only while its answers are right."""
+    row: Json = {"id": artifact.id, "threads": threads}
+    try:
+        (entry,) = _ask(command)["artifacts"]
+    except PackagerError as error:
+        return {**row, "status": "failed", "reason": error.message}
+    if entry["status"] != "passed":
+        found = {key: entry[key] for key in ("runtime", "status", "reason") if key in entry}
+        return {**row, **found}
+    return {**row, **{k: entry[k] for k in _KEPT if k in entry}, "status": "measured"}
 
 
 def _saved_model(job: _Work, artifact: Artifact, threads: int) -> Json:
