@@ -927,14 +927,15 @@ def command_watch(args: Args) -> int:
             name = str(value) if isinstance(value, Path) else f"frame {number}"
             result = respond(model, name, value, args.top)
             if result.get("top", [result])[0].get("score", 1.0) >= args.threshold:
-                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                tell({"time": now, "file": name, **result})
+                # Kept before it is told: who reads the line finds the picture.
                 try:
                     if args.save_hits and "error" not in result:
                         save_hit(Path(args.save_hits), value)
                 except OSError as error:
                     note(f"error: {name} cannot be kept: {error}")
                     exit_code = FAILED
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                tell({"time": now, "file": name, **result})
             time.sleep(max(0.0, due - time.monotonic()))
     return exit_code
 
@@ -1391,7 +1392,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and turns every error into a text and an exit code."""
     args = parse(sys.argv[1:] if arguments is None else arguments)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # SIGINT, too: a shell starts what runs in its background with this signal ignored.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler)
     try:
         return int(args.function(args))
     except KeyboardInterrupt:
