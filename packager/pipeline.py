@@ -106,6 +106,9 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
         if early is not None and early[0] == manifest.ends():
             job.data = early[1]
+        else:
+            # Samples of other ends, if there are any, must not stay in the bundle.
+            remove(stage.folder / Path(bundle.GOLDEN).parent)
         if opened["no_graph"]:
             _keep_python(job, opened["no_graph"])
         manifest, measured = _make(job)
@@ -139,7 +142,9 @@ def _early(
     if described is None:
         return None
     manifest = describe.manifest_of(config, found, stage, described[1])
-    return manifest.ends(), _prepare(config, manifest, stage.folder, work, reporter)
+    place = work / "early"
+    place.mkdir()
+    return manifest.ends(), _prepare(config, manifest, stage.folder, place, reporter)
 
 
 def _prepare(

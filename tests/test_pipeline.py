@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import packager as packaging
 from packager import bundle, declare, describe
 from packager.children import Child
 from packager.loaders.model_file import identify
@@ -283,3 +284,20 @@ def test_the_python_api_builds_the_same(models, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(tmp_path / "linear" / "1"), "0", "tflite/float16"]
+
+
+def test_samples_that_were_prepared_for_other_ends_are_prepared_again(
+    models, tmp_path, monkeypatch
+):
+    def misread(found):
+        graph, ends = from_file(found)
+        return graph, {**ends, "outputs": [{**ends["outputs"][0], "activation": "softmax"}]}
+
+    from_file = describe.from_file
+    monkeypatch.setattr(describe, "from_file", misread)
+    result = packaging.build(
+        str(models / "linear.keras"), output=str(tmp_path), targets=["tflite/float32"]
+    )
+    assert result.exit_code == 0
+    assert result.manifest.outputs[0].activation == "none"
+    assert bundle.check_files(result.path, result.manifest) == []
