@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.build import MAKE, WORK, timed
+from packager.bench.browser import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 600_000
 
 

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.build import MAKE, WORK, timed
-from bench.tfjs import LIMIT_MS, PROGRAMS, ROOT, build, served
+from bench.tfjs import LIMIT_MS, ROOT, build, served
 from packager import web
+from packager.bench.browser import FLAGS, PROGRAMS
 
 RUNTIMES = ("tfjs-wasm", "litert-wasm:tflite/float32", "litert-wasm:tflite/int8_float_io")
 LIBRARY = """async ([runtime, runs, size]) => {
@@ -171,9 +172,8 @@ def main() -> None:
         subject("mobilenet_v2", WORK / "mobilenet_v2.keras", 224, 3, WORK / "calibration.npz"),
     ]
     program = next(filter(None, map(shutil.which, PROGRAMS)))
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=flags)
+        browser = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         for one in subjects:
             found = {"plain page": plain_page(browser, one, given.runs)}
             known = json.loads((one.bundle / "manifest.json").read_text())["artifacts"]

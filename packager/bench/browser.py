@@ -106,7 +106,9 @@ def _feeds(folder: Path, count: int) -> list[dict[str, Any]]:
     ]
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
+class MountedFiles(http.server.SimpleHTTPRequestHandler):
+    """Serves the files below some folders by the first part of their path."""
+
     extensions_map = {  # noqa: RUF012 - the base class has it so
         **http.server.SimpleHTTPRequestHandler.extensions_map,
         ".js": "text/javascript",
@@ -114,9 +116,23 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     }
 
     def __init__(self, *arguments: Any, mounts: dict[str, Path], **options: Any) -> None:
-        self._mounts = mounts
+        self._mounts = {name: folder.resolve() for name, folder in mounts.items()}
         super().__init__(*arguments, **options)
 
+    def translate_path(self, path: str) -> str:
+        """Maps `/NAME/…` to a file below the folder of that name; nothing outside of them."""
+        _, first, *rest = unquote(urlsplit(path).path).split("/")
+        root = self._mounts.get(first)
+        if root is None:
+            return "/nowhere"
+        found = root.joinpath(*rest).resolve()
+        return str(found) if found.is_relative_to(root) else "/nowhere"
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing: a missing file shows as an error in the page."""
+
+
+class _Handler(MountedFiles):
     def do_GET(self) -> None:
         """Answers the page itself, or a file below a mounted folder."""
         if self.path != "/page":
@@ -129,23 +145,11 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def translate_path(self, path: str) -> str:
-        """Maps `/web/…` and `/bundle/…`; nothing outside of them."""
-        _, first, *rest = unquote(urlsplit(path).path).split("/")
-        root = self._mounts.get(first)
-        if root is None:
-            return "/nowhere"
-        found = root.joinpath(*rest).resolve()
-        return str(found) if found.is_relative_to(root) else "/nowhere"
-
-    def log_message(self, *arguments: Any) -> None:
-        """Nothing: a missing file shows as an error in the page."""
-
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
     """Serves the bundle and the web files on a free port of this machine."""
-    mounts = {"web": (assets.path() / "web").resolve(), "bundle": folder.resolve()}
+    mounts = {"web": assets.path() / "web", "bundle": folder}
     handler = functools.partial(_Handler, mounts=mounts)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

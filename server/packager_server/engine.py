@@ -297,10 +297,11 @@ def verify(
     values: Json = {}
     for chosen in choose_artifacts(manifest["artifacts"], artifact):
         try:
-            package = chosen["runtime"]["kind"].replace("saved_model", "tensorflow")
-            if package == eager_model.KIND:
+            if chosen["runtime"]["kind"] == eager_model.KIND:
+                package = "keras"
                 engine = Engine.load_keras(bundle, manifest, allow_code=allow_code)
             else:
+                package = "tensorflow"
                 engine = Engine.load(inside(bundle, chosen["path"]))
             runtime = {"name": package, "version": engine.version}
             check_runtime(package, engine.version, chosen)

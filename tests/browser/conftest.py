@@ -10,24 +10,19 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from packager import web
-from tests.browser.watched_page import SITE, WEB, Watched
+from packager.bench.browser import FLAGS, PROGRAMS, MountedFiles
+from tests.browser.watched_page import WEB, Watched
 from tests.conftest import DIGITS, loaded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-QUIET = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 LIMIT_MS = 120_000
 
 
@@ -44,7 +39,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         film = write_film(tmp_path_factory.mktemp("camera") / "film.y4m")
         camera = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={film}"]
         browser = playwright.chromium.launch(
-            executable_path=program, headless=True, args=[*QUIET, *camera]
+            executable_path=program, headless=True, args=[*FLAGS, *camera]
         )
         yield browser
         browser.close()
@@ -113,32 +108,13 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Watched]]:
         context.close()
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    extensions_map = {  # noqa: RUF012 - the base class has it so
-        **http.server.SimpleHTTPRequestHandler.extensions_map,
-        ".js": "text/javascript",
-        ".wasm": "application/wasm",
-    }
-
-    def __init__(self, *arguments: Any, mounts: dict[str, Path], **options: Any) -> None:
-        self._mounts = mounts
-        super().__init__(*arguments, **options)
-
-    def translate_path(self, path: str) -> str:
-        _, first, *rest = unquote(urlsplit(path).path).split("/")
-        return str(self._mounts.get(first, SITE / "nowhere").joinpath(*rest))
-
-    def log_message(self, *arguments: Any) -> None:
-        """Nothing: a missing file shows as an error in the page."""
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[[dict[str, Path]], str]]:
     """Serves folders on a free port of this machine; returns the address of the root."""
     servers = []
 
     def start(mounts: dict[str, Path]) -> str:
-        handler = functools.partial(_Handler, mounts=mounts)
+        handler = functools.partial(MountedFiles, mounts=mounts)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
