@@ -72,7 +72,12 @@ def read(path: Path) -> Model:
 
     The tree's arrays are views of the bytes, so the file itself may be overwritten later.
     """
-    model = flatbuffer_utils.read_model_from_bytearray(path.read_bytes())
+    return read_bytes(path.read_bytes())
+
+
+def read_bytes(content: bytes) -> Model:
+    """As `read`, of a file's content."""
+    model = flatbuffer_utils.read_model_from_bytearray(content)
     for buffer in model.buffers:
         # Buffers outside the tables come as bytes, which the packer would copy one by one.
         if isinstance(buffer.data, bytes):
@@ -83,10 +88,15 @@ def read(path: Path) -> Model:
 def write(model: Model, path: Path) -> None:
     """Writes an object tree; the 2 GB limit of the format raises ConversionError."""
     try:
-        content = flatbuffer_utils.convert_object_to_bytearray(model)
+        content = to_bytes(model)
     except Exception as error:
         raise ConversionError(f"{path.name} cannot be serialised: {error}") from error
     path.write_bytes(content)
+
+
+def to_bytes(model: Model) -> bytes:
+    """The content of a file."""
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
 
 
 def name_ends(model: Model, inputs: list[str], outputs: list[str]) -> None:

@@ -17,7 +17,7 @@ from packager import tflite_file
 from packager.bundle import to_json
 from packager.children import serve
 from packager.errors import ConversionError, UnsupportedError, brief
-from packager.quantize import layer_errors
+from packager.quantize import layer_errors, trials
 from packager.quantize.recipes import RECIPES
 
 SIGNATURE = tflite_file.SIGNATURE.decode()
@@ -37,13 +37,15 @@ def complete(source: str, target: str, inputs: list[str], outputs: list[str]) ->
     return _checked(model, "float32")
 
 
-def calibrate(model: str, samples: str, ranges: str) -> list[str]:
-    """Records the true minimum and maximum of every tensor over all samples.
+def calibrate(model: str, samples: str, ranges: str, algorithm: str = "min_max") -> list[str]:
+    """Records the range of every tensor over the samples, whatever their order.
 
     Args:
         model: The float32 file.
         samples: Folder with one `[N, ...]` array `<input name>.npy` per input.
         ranges: File for the result: JSON, `[minimum, maximum]` by tensor name.
+        algorithm: `min_max`: the smallest minimum and the largest maximum; `average`: the means
+            of all samples' minima and maxima, which leave outliers out.
 
     Returns:
         Names of the tensors that were constant: the samples do not show their range.
@@ -62,11 +64,15 @@ def calibrate(model: str, samples: str, ranges: str) -> list[str]:
         num_threads=1,
         mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,
         # The default is a moving average, which depends on the order of the samples.
-        qsv_update_func=qsv_utils.min_max_update,
+        qsv_update_func=qsv_utils.min_max_update if algorithm == "min_max" else _add,
     )
+    count = 0
     for sample in _samples(Path(samples)):
         work.calibrate({SIGNATURE: [sample]}, recipe)
+        count += 1
     found = _check_ranges(work.get_model_qsvs())
+    if algorithm == "average":
+        found = {name: [low / count, high / count] for name, (low, high) in found.items()}
     Path(ranges).write_text(json.dumps(found), encoding="utf-8")
     return [name for name, (low, high) in found.items() if low == high]
 
@@ -84,7 +90,7 @@ def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> d
 
     work = quantizer.Quantizer(model)
     work.load_quantization_recipe(RECIPES[mode])
-    known = _read_ranges(Path(ranges)) if ranges else None
+    known = trials.read_ranges(Path(ranges)) if ranges else None
     result = work.quantize(known, enable_progress_bar=False, enable_progress_report=False)
     Path(target).write_bytes(result.quantized_model)
     quantized = tflite_file.read(Path(target))
@@ -157,12 +163,11 @@ def _samples(folder: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         yield {name: np.ascontiguousarray(array[i : i + 1]) for name, array in arrays.items()}
 
 
-def _read_ranges(path: Path) -> Calibration:
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        name: {"min": np.array([low]), "max": np.array([high])}
-        for name, (low, high) in stored.items()
-    }
+def _add(sums: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
+    """Sums of the samples' minima and maxima: their means do not depend on the order."""
+    if not sums:
+        return sample
+    return {key: sums[key] + sample[key] for key in ("min", "max")}
 
 
 def _check_ranges(ranges: Calibration) -> dict[str, list[float]]:
@@ -223,8 +228,13 @@ def _kept_its_promise(description: tflite_file.Description, mode: str) -> bool:
 
 
 if __name__ == "__main__":
+    tried = trials.Handlers()
     serve(
         {
+            "open_trials": tried.open,
+            "run_trial": tried.run,
+            "spreads": tried.spreads,
+            "time_float": tried.time_float,
             "complete": complete,
             "compare": compare,
             "layers": layers,

@@ -1,0 +1,124 @@
+"""`packager explain`: which layers lose accuracy under int8, and what to leave in float."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from packager import bundle
+from packager.bundle import GateLimits
+from packager.children import Child, scratch
+from packager.console import Reporter
+from packager.explain import data
+from packager.explain.data import Given
+from packager.quantize import blame, exclude, plan, pool
+from packager.quantize.exclude import Found, Holds
+from packager.quantize.plan import Plan
+from packager.quantize.trials import Trial
+from packager.verify import gates
+
+Json = dict[str, Any]
+SCHEMA = 1
+
+
+def explain(folder: Path, given: Given, reporter: Reporter) -> Json:
+    """Explains what int8 costs, layer by layer.
+
+    Args:
+        folder: The bundle's folder.
+        given: Data that the user named.
+        reporter: Where the stages are shown.
+
+    Returns:
+        The document of `packager explain --json` (docs/explain.md).
+
+    Raises:
+        BundleError: The bundle has no float32 TFLite file.
+        DataError: A source cannot be used.
+        UnsupportedError: The file has no int8 form.
+    """
+    manifest = bundle.read_manifest(folder)
+    with scratch("explain") as work:
+        with (
+            reporter.stage("prepare samples and ranges") as detail,
+            Child(pool.WORKER, verbose=reporter.verbose, temporary=work) as litert,
+        ):
+            found = data.find(folder, manifest, given, work, litert)
+            detail.extend(found.remarks[:1])
+        with pool.opened(found.subject, work, verbose=reporter.verbose) as trials:
+            with reporter.stage("quantize layer by layer") as detail:
+                blamed = blame.blame(trials, Plan())
+                detail.append(f"{len(blamed.layers)} layers, three ways each")
+            holds = within(manifest.gates)
+            suggestion = None
+            if not holds(blamed.trial):
+                with reporter.stage("look for layers to leave in float") as detail:
+                    suggestion = exclude.smallest(trials, blamed, Plan(float_io=True), holds)
+                    detail.append(f"{suggestion.tried if suggestion else 0} plans tried")
+            return _document(folder, found.remarks, trials.reference, blamed, suggestion)
+
+
+def within(limits: GateLimits) -> Holds:
+    """The condition that a trial keeps the gates of an integer artifact."""
+
+    def holds(trial: Trial) -> bool:
+        found = gates.check("int8", trial.size_bytes, trial.metrics, limits, synthetic=False)
+        return found.status == "passed"
+
+    return holds
+
+
+def overlay(document: Json) -> Json:
+    """Node data for Model Explorer, by tensor name of the float file: the noise of each layer."""
+    return {
+        "results": {
+            name: {"value": round(100 * entry["best"]["noise"], 2)}
+            for entry in document["layers"]
+            for name in entry["tensors"]
+        },
+        "gradient": [
+            {"stop": 0, "bgColor": "#ffffff"},
+            {"stop": 1, "bgColor": "#d9482b"},
+        ],
+    }
+
+
+def _document(
+    folder: Path,
+    remarks: tuple[str, ...],
+    reference: pool.Reference,
+    blamed: blame.Blame,
+    suggestion: Found | None,
+) -> Json:
+    tensors: dict[str, list[str]] = {}
+    for op in reference.ops:
+        tensors.setdefault(op.layer, []).extend(op.outputs)
+    layers = [
+        {
+            **asdict(entry),
+            "best": asdict(entry.best),
+            "tensors": tensors[entry.layer],
+            "sentence": blame.sentence(entry, blamed),
+        }
+        for entry in blamed.layers
+    ]
+    numbers = {"size_bytes": reference.size_bytes, "samples": reference.samples}
+    own = {"accuracy": reference.accuracy, "mean_abs_error": reference.mean_abs_error}
+    document: Json = {
+        "schema": SCHEMA,
+        "bundle": str(folder),
+        "metric": blamed.metric,
+        "noise_floor": blamed.noise_floor,
+        "remarks": list(remarks),
+        "float32": {**numbers, **{k: v for k, v in own.items() if v is not None}},
+        "int8": asdict(blamed.trial),
+        "layers": layers,
+    }
+    if suggestion is not None:
+        document["suggestion"] = {
+            "plan": plan.to_json(suggestion.plan),
+            "trial": asdict(suggestion.trial),
+            "holds": suggestion.holds,
+        }
+    return document
