@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 
 # Operators of TensorFlow that hold a layer's own weights; of a fused operator's names, the layer
 # with one of them names it.
-_WEIGHTED = ("convolution", "depthwise", "separable_conv2d", "MatMul", "conv_transpose", "einsum")
+WEIGHTED = (
+    "convolution", "depthwise", "separable_conv2d", "MatMul", "Tensordot", "conv_transpose",
+    "einsum",
+)  # fmt: skip
+# Scopes that Keras' layers open for themselves.
+_INTERNAL = ("batchnorm", "separable_conv2d", "moments", "Gelu")
 _COPY = re.compile(r"_\d+$")
 
 
-def plain(name: str, known: Collection[str] = ()) -> str:
-    """Takes the number away that Keras adds to each scope when it exports: `digits_1/conv_1`.
-
-    Args:
-        name: The tensor's name.
-        known: Names of the model's layers; a scope that is one of them is left as it is.
-    """
-    return ";".join(_plain_path(path, known) for path in name.split(";"))
+def plain(name: str) -> str:
+    """Takes the number away that Keras adds to each scope when it exports: `digits_1/conv_1`."""
+    return ";".join(_plain_path(path) for path in name.split(";"))
 
 
-def layer_of(name: str, known: Collection[str] = ()) -> str:
+def layer_of(name: str) -> str:
     """The layer in a plain name: `digits/conv/convolution` is of `conv`.
 
     A fused operator carries the names of all that went into it, the last step first: the one
@@ -30,30 +29,17 @@ def layer_of(name: str, known: Collection[str] = ()) -> str:
     paths = [path.split("/") for path in name.split(";") if path]
     if not paths:
         return ""
-    weighted = [p for p in paths if any(p[-1].startswith(op) for op in _WEIGHTED)]
-    return _layer(weighted[0] if weighted else paths[-1], known)
+    weighted = [p for p in paths if p[-1].startswith(WEIGHTED)]
+    chosen = weighted[0] if weighted else paths[-1]
+    scopes = chosen[1:-1] if len(chosen) > 2 else chosen[:1]
+    while len(scopes) > 1 and scopes[-1] in _INTERNAL:
+        scopes = scopes[:-1]
+    return "/".join(scopes)
 
 
-def fused_layers(name: str, known: Collection[str] = ()) -> tuple[str, ...]:
-    """All layers in a plain name, each once, in the order of the name."""
-    paths = [path.split("/") for path in name.split(";") if path]
-    return tuple(dict.fromkeys(_layer(path, known) for path in paths))
-
-
-def _layer(path: list[str], known: Collection[str]) -> str:
-    """The layer of one path: the innermost known one, else what is between model and operator."""
-    for end in range(len(path), 0, -1):
-        for start in range(end):
-            if "/".join(path[start:end]) in known:
-                return "/".join(path[start:end])
-    return "/".join(path[1:-1]) if len(path) > 2 else path[0]
-
-
-def _plain_path(path: str, known: Collection[str]) -> str:
+def _plain_path(path: str) -> str:
     first, *rest = path.split("/")
     suffix = _COPY.search(first)
     if suffix is None or not rest:
         return path
-    return "/".join(
-        part if part in known else part.removesuffix(suffix[0]) for part in (first, *rest)
-    )
+    return "/".join(part.removesuffix(suffix[0]) for part in (first, *rest))

@@ -10,6 +10,8 @@ Json = dict[str, Any]
 # Layers with a sentence of their own, and with a line in the table.
 _SENTENCES = 3
 _ROWS = 15
+# Narrower, the names of layers would be broken.
+_WIDTH = 120
 
 
 def show(document: Json) -> None:
@@ -17,6 +19,7 @@ def show(document: Json) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, _WIDTH)
     console.print(_heading(document), markup=False)
     console.print(_table(document))
     hidden = len(document["layers"]) - _ROWS
@@ -54,8 +57,8 @@ def _table(document: Json) -> Any:
     unit = {"accuracy": "accuracy", "agreement": "agreement", "mean_abs_error": "error"}
     for name in ("", "layer", "operators"):
         table.add_column(name, overflow="fold")
-    for name in ("alone in int8", "in float: noise", unit[document["metric"]], "kB"):
-        table.add_column(name, justify="right")
+    for name in ("alone int8", "in float: noise", unit[document["metric"]], "kB"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("with its readers", overflow="fold")
     for entry in document["layers"][:_ROWS]:
         best = entry["best"]
