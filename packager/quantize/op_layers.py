@@ -157,8 +157,8 @@ def _by_neighbours(ops: list[OpLayer], known: Sequence[str]) -> list[OpLayer]:
         written = [places[x.layer] for x in found[:i] if x.layer in places]
         near = [name for name in before if places[name] > max(written, default=-1)]
         if near:
-            found[i] = replace(op, layer=near[0], fused=(near[0], *op.fused[1:]))
-            free.remove(near[0])
+            found[i] = replace(op, layer=near[-1], fused=(near[-1], *op.fused[1:]))
+            free.remove(near[-1])
     return found
 
 
