@@ -13,6 +13,8 @@ import yaml
 
 from packager.bundle import GateLimits
 from packager.errors import ConfigError
+from packager.quantize import settings
+from packager.quantize.settings import Int8
 from packager.values import Preprocess, Shape, UniqueKeyLoader, Values, yaml_problem
 
 
@@ -73,6 +75,7 @@ class Config:
         targets: Artifact ids or kinds; empty: all that can be made.
         tfjs_weights: Which weights of TF.js models to store in fewer bits: `float16`, `uint16` or
             `uint8`, each alone or as `uint8:PATTERN`.
+        int8: How the int8 artifacts are made.
         gates: Limits that each artifact must keep.
         golden: The samples that a bundle checks itself with.
         fold: Merge normalisations and activations into the layers before them in TF.js models.
@@ -94,6 +97,7 @@ class Config:
     evaluation: DataSource | None = None
     targets: tuple[str, ...] = ()
     tfjs_weights: tuple[str, ...] = ()
+    int8: Int8 = field(default_factory=Int8)
     gates: GateLimits = field(default_factory=GateLimits)
     golden: Golden = field(default_factory=Golden)
     fold: bool = True
@@ -196,6 +200,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "max_abs_diff": Values.limit,
         "max_bytes": Values.whole_limit,
     },
+    Int8: settings.READERS,
     Golden: {"count": Values.whole, "seed": Values.seed},
     Config: {
         "model": Model,
@@ -210,6 +215,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "evaluation": DataSource,
         "targets": Values.texts,
         "tfjs_weights": Values.weight_rules,
+        "int8": Int8,
         "gates": GateLimits,
         "golden": Golden,
         "fold": Values.switch,
@@ -324,6 +330,11 @@ _COMMENTS: dict[str, tuple[str, str]] = {
         "Smaller TF.js downloads: float16, uint16 or uint8, alone for all weights with two axes\n"
         "or more, or with a pattern of names.",
         "[float16, 'uint8:conv*/kernel']",
+    ),
+    "int8": (
+        "How int8 files are made: auto: true tries until the gates hold; algorithm, dense, and\n"
+        "layers in higher precision.",
+        "{auto: true}",
     ),
     "gates": ("Limits that each artifact must keep; false: no limit.", "{max_drop: 0.01}"),
     "fold": ("TF.js: merge normalisations and activations into the layers before them.", "true"),

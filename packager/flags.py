@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from packager.quantize import settings
+
 _GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,6 +29,15 @@ output_options = options(
     click.option("--quiet", is_flag=True, help="Print warnings, errors and the result only."),
     click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
     click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
+)
+
+precision_options = options(
+    click.option("--auto", is_flag=True, help="int8: try algorithms and layers in float."),
+    click.option("--require-integer", is_flag=True, help="With --auto: no float operators."),
+    click.option("--keep-float", multiple=True, metavar="LAYER", help="int8: these stay float."),
+    click.option(
+        "--from-search", metavar="FILE[#N]", help="int8: as trial N of `packager search`."
+    ),
 )
 
 source_options = (
@@ -61,6 +72,7 @@ build_options = options(
     ),
     click.option("--calibration-limit", type=int, help="Use at most so many of them."),
     click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
+    precision_options,
     click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
@@ -114,6 +126,7 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
+        "int8": settings.section(flags),
         "gates": {key: flags[key] for key in _GATES},
         "fold": False if flags["no_fold"] else None,
         "fused_layers": flags["fused_layers"] or None,

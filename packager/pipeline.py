@@ -25,6 +25,7 @@ from packager.job import Failure, Job, remove
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
+from packager.quantize import settings
 from packager.report import measure
 from packager.report.inside import inside_tflite
 from packager.report.measure import Measured
@@ -72,6 +73,7 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         PackagerError: Nothing was published, and why.
     """
     selection = select(config.targets, calibrated=config.calibration is not None)
+    settings.check(config)
     if config.web:
         web.files()  # lacking runtimes are reported before the work, not after it
     with reporter.stage("recognise the model") as detail:

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from packager import bundle
-from packager.bundle import GateLimits
 from packager.children import Child, scratch
 from packager.console import Reporter
 from packager.explain import data
 from packager.explain.data import Given
-from packager.quantize import blame, exclude, plan, pool
-from packager.quantize.exclude import Found, Holds
+from packager.quantize import blame, exclude, pool
+from packager.quantize.exclude import Found, within
 from packager.quantize.plan import Plan
-from packager.quantize.trials import Trial
-from packager.verify import gates
 
 Json = dict[str, Any]
 SCHEMA = 1
@@ -57,16 +54,6 @@ def explain(folder: Path, given: Given, reporter: Reporter) -> Json:
                     suggestion = exclude.smallest(trials, blamed, Plan(float_io=True), holds)
                     detail.append(f"{suggestion.tried if suggestion else 0} plans tried")
             return _document(folder, found.remarks, trials.reference, blamed, suggestion)
-
-
-def within(limits: GateLimits) -> Holds:
-    """The condition that a trial keeps the gates of an integer artifact."""
-
-    def holds(trial: Trial) -> bool:
-        found = gates.check("int8", trial.size_bytes, trial.metrics, limits, synthetic=False)
-        return found.status == "passed"
-
-    return holds
 
 
 def overlay(document: Json) -> Json:
@@ -117,7 +104,7 @@ def _document(
     }
     if suggestion is not None:
         document["suggestion"] = {
-            "plan": plan.to_json(suggestion.plan),
+            "plan": suggestion.plan.to_json(),
             "trial": asdict(suggestion.trial),
             "holds": suggestion.holds,
         }

@@ -109,7 +109,11 @@ def calibrate(litert: Child, model: Path, inputs: Path, work: Path) -> dict[str,
 
 
 def layer_names(bundle: Path) -> tuple[str, ...]:
-    """Names of the Keras layers, from the bundle's TF.js model; nothing where there is none."""
+    """Names of the Keras layers, from the bundle's report or its TF.js model, where it has one."""
+    report = bundle / "report/report.json"
+    measured = read_json(report).get("measured") if report.is_file() else None
+    if measured and measured.get("layer_names"):
+        return tuple(measured["layer_names"])
     path = bundle / "tfjs/layers/model.json"
     if not path.is_file():
         return ()

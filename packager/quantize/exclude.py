@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from packager.bundle import GateLimits
 from packager.errors import PackagerError
 from packager.quantize.blame import Blame
 from packager.quantize.plan import Plan
 from packager.quantize.pool import Pool
 from packager.quantize.trials import Trial
+from packager.verify import gates
 
 Holds = Callable[[Trial], bool]
 # How many ways to go on are compared at each step, and how many steps are taken at most.
@@ -26,12 +28,14 @@ class Found:
         trial: What it gave.
         holds: Whether it meets the condition; else it is the best that was seen.
         tried: How many plans were run.
+        path: The plans that led to it, with what they gave.
     """
 
     plan: Plan
     trial: Trial
     holds: bool
     tried: int
+    path: tuple[tuple[Plan, Trial], ...] = ()
 
 
 def smallest(
@@ -58,17 +62,24 @@ def smallest(
     best = search.best(choices)
     if best is None:
         return None
-    step = 0
-    while not search.holds(best) and step < _STEPS:
-        step += 1
+    path = [best]
+    while not search.holds(best) and len(path) <= _STEPS:
         remaining = [c for c in choices if not set(c) <= set(best)]
         better = search.best([(*best, *c) for c in remaining[:_WIDTH]])
         if better is None:
             break
         best = better
+        path.append(best)
     if search.holds(best):
         best = search.pruned(best)
-    return Found(search.plan(best), search.known[best], search.holds(best), len(search.known))
+        path.append(best)
+    return Found(
+        search.plan(best),
+        search.known[best],
+        search.holds(best),
+        len(search.known),
+        tuple((search.plan(names), search.known[names]) for names in dict.fromkeys(path)),
+    )
 
 
 def _choices(blamed: Blame) -> list[tuple[str, ...]]:
@@ -127,6 +138,16 @@ class _Search:
                 break
             names = min(good, key=lambda s: self.known[s].size_bytes)
         return names
+
+
+def within(limits: GateLimits) -> Holds:
+    """The condition that a trial keeps the gates of an integer artifact."""
+
+    def holds(trial: Trial) -> bool:
+        found = gates.check("int8", trial.size_bytes, trial.metrics, limits, synthetic=False)
+        return found.status == "passed"
+
+    return holds
 
 
 def closeness(trial: Trial) -> tuple[float, float]:

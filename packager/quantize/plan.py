@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from packager.quantize.recipes import FLOAT_ENDS, Rule, rule, static
@@ -58,6 +58,16 @@ class Plan:
                 parts.append(f"{precision}: {', '.join(names)}")
         return "; ".join(parts)
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the plan as JSON values."""
+        return {**asdict(self), "layers": dict(self.layers)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Plan:
+        """The way back from `to_json`; other keys are ignored."""
+        names = {item.name for item in fields(cls)}
+        return cls(**{key: item for key, item in value.items() if key in names})
+
 
 def rules(plan: Plan, tensors: Mapping[str, Iterable[str]]) -> list[Rule]:
     """Returns the plan as a recipe of litert-quantizer.
@@ -94,19 +104,3 @@ def _precision(plan: Plan, precision: str, regex: str) -> list[Rule]:
         for operation in _WEIGHTED
     ]
     return [static(bits, regex=regex), *weighted]
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    """Returns the plan as JSON values."""
-    return {
-        "base": plan.base,
-        "layers": dict(plan.layers),
-        "algorithm": plan.algorithm,
-        "dense": plan.dense,
-        "float_io": plan.float_io,
-    }
-
-
-def from_json(value: Mapping[str, Any]) -> Plan:
-    """The way back from `to_json`."""
-    return Plan(**{key: value[key] for key in to_json(Plan()) if key in value})

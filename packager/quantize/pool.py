@@ -13,7 +13,6 @@ import numpy as np
 from packager.bundle import Manifest, to_json
 from packager.children import Child
 from packager.errors import PackagerError
-from packager.quantize import plan
 from packager.quantize.op_layers import OpLayer
 from packager.quantize.plan import Plan
 from packager.quantize.trials import Trial
@@ -72,13 +71,13 @@ class Pool:
             timed: As in `Trials.run`.
         """
         wanted = list(plans)
-        keys = [f"{timed} {plan.to_json(p)}" for p in wanted]
+        keys = [f"{timed} {p.to_json()}" for p in wanted]
         fresh = {k: p for k, p in zip(keys, wanted, strict=True) if k not in self._known}
         asked = [
             (
                 key,
                 self._children[i % len(self._children)].submit(
-                    "run_trial", f"trying {p.summary()}", wanted=plan.to_json(p), timed=timed
+                    "run_trial", f"trying {p.summary()}", wanted=p.to_json(), timed=timed
                 ),
             )
             for i, (key, p) in enumerate(fresh.items())
@@ -100,6 +99,11 @@ class Pool:
         (found,) = self.run([wanted], timed=timed)
         if isinstance(found, PackagerError):
             raise found
+        return found
+
+    def time(self, wanted: Plan, runs: int = 30) -> float:
+        """Median milliseconds of one inference of what a plan makes, on one thread."""
+        found: float = self.ask("time_trial", "timing", wanted=wanted.to_json(), runs=runs)
         return found
 
     def ask(self, method: str, stage: str, **arguments: Any) -> Any:

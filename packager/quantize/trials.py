@@ -310,11 +310,16 @@ class Handlers:
 
     def run(self, wanted: Json, timed: int = 0) -> Json:
         """Runs one plan; answers a `Trial` as JSON values."""
-        return asdict(self._trials().run(plan.from_json(wanted), timed=timed))
+        return asdict(self._trials().run(Plan.from_json(wanted), timed=timed))
 
     def spreads(self) -> Json:
         """As `Trials.spreads`."""
         return self._trials().spreads()
+
+    def time(self, wanted: Json, runs: int) -> float:
+        """Median milliseconds of what a plan makes."""
+        trials = self._trials()
+        return trials.time(trials.quantize(Plan.from_json(wanted)), runs)
 
     def time_float(self, runs: int) -> float:
         """Median milliseconds of the float file."""

@@ -16,9 +16,10 @@ import numpy as np
 from packager import tflite_file
 from packager.bundle import to_json
 from packager.children import serve
-from packager.errors import ConversionError, UnsupportedError, brief
-from packager.quantize import layer_errors, trials
-from packager.quantize.recipes import RECIPES
+from packager.errors import ConfigError, ConversionError, UnsupportedError, brief
+from packager.quantize import layer_errors, op_layers, trials
+from packager.quantize.plan import Plan, rules
+from packager.quantize.recipes import RECIPES, Rule
 
 SIGNATURE = tflite_file.SIGNATURE.decode()
 
@@ -77,7 +78,14 @@ def calibrate(model: str, samples: str, ranges: str, algorithm: str = "min_max")
     return [name for name, (low, high) in found.items() if low == high]
 
 
-def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> dict[str, Any]:
+def quantize(
+    model: str,
+    target: str,
+    mode: str,
+    ranges: str | None = None,
+    plan: dict[str, Any] | None = None,
+    layers: list[str] | None = None,
+) -> dict[str, Any]:
     """Writes one quantized variant of the float32 file and describes it.
 
     Args:
@@ -85,11 +93,16 @@ def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> d
         target: The file to write.
         mode: A key of `RECIPES`.
         ranges: What `calibrate` wrote, for the modes that need it.
+        plan: A `Plan` in place of the mode's recipe.
+        layers: Names of the Keras layers, which the plan's names refer to.
     """
     from litert_quantizer import quantizer
 
     work = quantizer.Quantizer(model)
-    work.load_quantization_recipe(RECIPES[mode])
+    recipe = RECIPES[mode]
+    if plan is not None:
+        recipe = _planned(Path(model), Plan.from_json(plan), layers or [])
+    work.load_quantization_recipe(recipe)
     known = trials.read_ranges(Path(ranges)) if ranges else None
     result = work.quantize(known, enable_progress_bar=False, enable_progress_report=False)
     Path(target).write_bytes(result.quantized_model)
@@ -98,6 +111,17 @@ def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> d
     tflite_file.raise_versions(quantized)
     tflite_file.write(quantized, Path(target))
     return _checked(quantized, mode)
+
+
+def _planned(model: Path, plan: Plan, layers: list[str]) -> list[Rule]:
+    tensors = op_layers.tensors_of(op_layers.read_ops(tflite_file.read(model), layers))
+    unknown = [name for name in plan.layers if name not in tensors]
+    if unknown:
+        raise ConfigError(
+            f"int8.layers: no operator of the TFLite file is of the layer {unknown[0]!r}",
+            hint=f"layers with operators: {', '.join(tensors)}",
+        )
+    return rules(plan, tensors)
 
 
 def embed_card(path: str, card: dict[str, Any]) -> None:
@@ -234,6 +258,7 @@ if __name__ == "__main__":
             "open_trials": tried.open,
             "run_trial": tried.run,
             "spreads": tried.spreads,
+            "time_trial": tried.time,
             "time_float": tried.time_float,
             "complete": complete,
             "compare": compare,

@@ -1,0 +1,87 @@
+"""Decides the plan of each int8 artifact of a build: as configured, or by climbing the ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packager.errors import ConfigError
+from packager.quantize import ladder, pool
+from packager.quantize.exclude import within
+from packager.quantize.ladder import Climb, Ladder
+from packager.quantize.plan import Plan
+from packager.quantize.pool import Subject
+
+if TYPE_CHECKING:
+    from packager.job import Job
+    from packager.targets import Target
+
+RANGES = "calibration.json"
+# Of a large evaluation set, the ladder looks at this many samples; the gates see all of them.
+EVALUATION_LIMIT = 2000
+_MODES = ("int8", "int8_float_io")
+
+
+def ranges(job: Job, plan: Plan | None) -> Path:
+    """The calibrated ranges that a plan needs, calibrating where that has not been done."""
+    algorithm = "min_max" if plan is None else plan.activations
+    path = job.work / (RANGES if algorithm == "min_max" else f"calibration.{algorithm}.json")
+    if not path.is_file() and job.data is not None:
+        job.litert.call(
+            "calibrate",
+            "calibrating",
+            model=job.integer_base,
+            samples=job.data.calibration_inputs,
+            ranges=path,
+            algorithm=algorithm,
+        )
+    return path
+
+
+def plans(job: Job, targets: Sequence[Target], base: Path) -> dict[str, Plan]:
+    """The plans of the int8 artifacts by id; those that are not in it follow their recipe.
+
+    Args:
+        job: The build, calibrated.
+        targets: The integer artifacts that are to be made.
+        base: The float file that they are made from.
+    """
+    job.integer_base = base
+    chosen = [target for target in targets if target.mode in _MODES]
+    wanted = job.config.int8
+    starts = {t.id: replace(wanted.plan, float_io=t.mode == "int8_float_io") for t in chosen}
+    if not wanted.auto:
+        return {} if wanted.plan == Plan() else starts
+    found: dict[str, Plan] = {}
+    for target in chosen:
+        with job.making([target], f"{target.id}: look for what keeps the gates") as detail:
+            climb = next((c for c in job.climbs.values() if c.chosen.holds), None)
+            if climb is None:
+                climb = job.climbs[target.id] = _climb(job, base, starts[target.id])
+            detail.append(f"{len(climb.steps)} steps: {climb.reason}")
+            found[target.id] = replace(climb.chosen.plan, float_io=starts[target.id].float_io)
+    return found
+
+
+def _climb(job: Job, base: Path, start: Plan) -> Climb:
+    data = job.data
+    if data is None or data.evaluation_inputs is None:
+        raise ConfigError("--auto needs evaluation samples", hint="add --evaluation DATA")
+    subject = Subject(
+        manifest=job.manifest,
+        model=base,
+        ranges={
+            name: ranges(job, replace(start, algorithm=name)) for name in ("min_max", "average")
+        },
+        inputs=data.evaluation_inputs,
+        targets=data.targets,
+        limit=EVALUATION_LIMIT,
+        known=job.layer_names,
+    )
+    with pool.opened(subject, job.work, verbose=job.reporter.verbose) as trials:
+        conditions = Ladder(
+            trials, start, within(job.config.gates), job.config.int8.require_integer
+        )
+        return ladder.climb(conditions)
