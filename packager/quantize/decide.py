@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RANGES = "calibration.json"
 # Of a large evaluation set, the ladder looks at this many samples; the gates see all of them.
-EVALUATION_LIMIT = 2000
+EVALUATION_LIMIT = 1000
 _MODES = ("int8", "int8_float_io")
 
 
@@ -57,10 +57,13 @@ def plans(job: Job, targets: Sequence[Target], base: Path) -> dict[str, Plan]:
     found: dict[str, Plan] = {}
     for target in chosen:
         with job.making([target], f"{target.id}: look for what keeps the gates") as detail:
-            climb = next((c for c in job.climbs.values() if c.chosen.holds), None)
+            name, climb = next(
+                ((n, c) for n, c in job.climbs.items() if c.chosen.holds), (target.id, None)
+            )
             if climb is None:
-                climb = job.climbs[target.id] = _climb(job, base, starts[target.id])
-            detail.append(f"{len(climb.steps)} steps: {climb.reason}")
+                climb = job.climbs[name] = _climb(job, base, starts[name])
+            steps = f"{len(climb.steps)} steps" if name == target.id else f"as {name}"
+            detail.append(f"{steps}: {climb.reason}")
             found[target.id] = replace(climb.chosen.plan, float_io=starts[target.id].float_io)
     return found
 
