@@ -24,10 +24,16 @@ from packager.flags import options, output_options
         metavar="FILE",
         help="Write node data for Model Explorer.",
     ),
+    click.option("--edgetpu", is_flag=True, help="Say what an Edge TPU would run of BUNDLE."),
 )
 @output_options
 def explain(bundle: Path, **flags: Any) -> int:
-    """Say which layers of BUNDLE lose accuracy under int8, and what to leave in float."""
+    """Say which layers of BUNDLE lose accuracy under int8, and what to leave in float.
+
+    With --edgetpu, BUNDLE may be a .tflite file.
+    """
+    if flags["edgetpu"]:
+        return _explain_edgetpu(bundle, as_json=flags["as_json"])
     from packager import bundle as bundles
     from packager import explain as explanation
     from packager.explain import show
@@ -40,6 +46,17 @@ def explain(bundle: Path, **flags: Any) -> int:
         bundles.write_json(explanation.overlay(document), flags["overlay"])
     if flags["as_json"]:
         click.echo(json.dumps(bundles.to_json(document), ensure_ascii=False))
+    else:
+        show.show(document)
+    return 0
+
+
+def _explain_edgetpu(path: Path, *, as_json: bool) -> int:
+    from packager.edgetpu import show
+
+    document = show.document(show.find_file(path))
+    if as_json:
+        click.echo(json.dumps(document, ensure_ascii=False))
     else:
         show.show(document)
     return 0

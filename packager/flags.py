@@ -36,6 +36,11 @@ precision_options = options(
     click.option("--require-integer", is_flag=True, help="With --auto: no float operators."),
     click.option("--keep-float", multiple=True, metavar="LAYER", help="int8: these stay float."),
     click.option(
+        "--edgetpu-io",
+        type=click.Choice(["int8", "uint8"]),
+        help="--only edgetpu: type of inputs and outputs (int8).",
+    ),
+    click.option(
         "--from-search", metavar="FILE[#N]", help="int8: as trial N of `packager search`."
     ),
 )

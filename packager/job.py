@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from packager.bundle import Artifact, Manifest, Refusal
 from packager.children import Child
@@ -46,6 +47,7 @@ class Job:
         operators: Of each TFLite artifact the operators with their counts, by artifact id.
         float_files: Of each TFLite artifact the float file that it was made from.
         layer_names: Names of the Keras model's layers, for TFLite artifacts.
+        edgetpu: What is predicted for the Edge TPU, and what its compiler said.
         integer_base: The float file that integer artifacts are made from.
         climbs: What `--auto` tried, by artifact id.
     """
@@ -65,6 +67,7 @@ class Job:
     operators: dict[str, dict[str, int]] = field(default_factory=dict)
     float_files: dict[str, Path] = field(default_factory=dict)
     layer_names: tuple[str, ...] = ()
+    edgetpu: dict[str, Any] = field(default_factory=dict)
     integer_base: Path | None = None
     climbs: dict[str, Climb] = field(default_factory=dict)
 

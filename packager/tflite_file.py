@@ -5,6 +5,7 @@ Runs in the LiteRT child process. The object classes are `ai_edge_litert`'s gene
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import struct
@@ -122,6 +123,38 @@ def name_ends(model: Model, inputs: list[str], outputs: list[str]) -> None:
         setattr(signature, field, [_tensor_map(n, i) for n, i in zip(names, indices, strict=True)])
     _rename_tensors(graph, inputs, outputs)
     model.signatureDefs = [signature]
+
+
+def make_ends_uint8(model: Model) -> None:
+    """Gives int8 ends the type uint8: one QUANTIZE at each, which adds 128 and loses nothing."""
+    graph = model.subgraphs[0]
+    model.operatorCodes.append(_operator_code(schema.BuiltinOperator.QUANTIZE, None, 1))
+    code = len(model.operatorCodes) - 1
+    for ends, maps, is_input in (
+        (graph.inputs, model.signatureDefs[0].inputs, True),
+        (graph.outputs, model.signatureDefs[0].outputs, False),
+    ):
+        for place, inner in enumerate(map(int, ends)):
+            if graph.tensors[inner].type != schema.TensorType.INT8:
+                continue
+            outer = _as_uint8(graph, inner)
+            op = schema.OperatorT()
+            op.opcodeIndex = code
+            op.inputs, op.outputs = ([outer], [inner]) if is_input else ([inner], [outer])
+            graph.operators.insert(0 if is_input else len(graph.operators), op)
+            ends[place] = outer
+            for entry in maps:
+                entry.tensorIndex = outer if entry.tensorIndex == inner else entry.tensorIndex
+
+
+def _as_uint8(graph: Any, inner: int) -> int:
+    """Adds the uint8 twin of an int8 tensor, which takes its name; returns its number."""
+    tensor = copy.deepcopy(graph.tensors[inner])
+    tensor.type, tensor.buffer = schema.TensorType.UINT8, 0
+    tensor.quantization.zeroPoint = [int(z) + 128 for z in tensor.quantization.zeroPoint]
+    graph.tensors[inner].name += b"/int8"
+    graph.tensors.append(tensor)
+    return len(graph.tensors) - 1
 
 
 def embed_card(model: Model, card: dict[str, Any]) -> None:

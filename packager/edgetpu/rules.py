@@ -241,7 +241,7 @@ def _by_type(op: Operator) -> Judgement | None:
         if tensor.dtype not in _EIGHT_BIT:
             return Judgement(
                 Verdict.NO,
-                f"{op.name} works on {tensor.dtype}; only int8 and uint8 are mapped",
+                f"it works on {tensor.dtype}; only int8 and uint8 are mapped",
                 REQUIREMENTS,
                 "quantize the whole model to int8 (--require-integer), and move what needs"
                 " other types behind the model",

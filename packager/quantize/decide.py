@@ -13,6 +13,7 @@ from packager.quantize.exclude import within
 from packager.quantize.ladder import Climb, Ladder
 from packager.quantize.plan import Plan
 from packager.quantize.pool import Subject
+from packager.quantize.settings import Int8
 
 if TYPE_CHECKING:
     from packager.job import Job
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 RANGES = "calibration.json"
 # Of a large evaluation set, the ladder looks at this many samples; the gates see all of them.
 EVALUATION_LIMIT = 1000
-_MODES = ("int8", "int8_float_io")
+_MODES = ("int8", "int8_float_io", "edgetpu")
 
 
 def ranges(job: Job, plan: Plan | None) -> Path:
@@ -51,24 +52,38 @@ def plans(job: Job, targets: Sequence[Target], base: Path) -> dict[str, Plan]:
     job.integer_base = base
     chosen = [target for target in targets if target.mode in _MODES]
     wanted = job.config.int8
-    starts = {t.id: replace(wanted.plan, float_io=t.mode == "int8_float_io") for t in chosen}
+    starts = {target.id: _start(wanted, target.mode) for target in chosen}
     if not wanted.auto:
-        return {} if wanted.plan == Plan() else starts
+        changed = wanted.plan != Plan()
+        return {t.id: starts[t.id] for t in chosen if changed or t.mode == "edgetpu"}
     found: dict[str, Plan] = {}
     for target in chosen:
         with job.making([target], f"{target.id}: look for what keeps the gates") as detail:
-            name, climb = next(
-                ((n, c) for n, c in job.climbs.items() if c.chosen.holds), (target.id, None)
-            )
-            if climb is None:
-                climb = job.climbs[name] = _climb(job, base, starts[name])
-            steps = f"{len(climb.steps)} steps" if name == target.id else f"as {name}"
-            detail.append(f"{steps}: {climb.reason}")
-            found[target.id] = replace(climb.chosen.plan, float_io=starts[target.id].float_io)
+            found[target.id] = _found(job, target, base, starts[target.id], detail)
     return found
 
 
-def _climb(job: Job, base: Path, start: Plan) -> Climb:
+def _start(wanted: Int8, mode: str) -> Plan:
+    """The plan of one artifact before anything is tried."""
+    if mode == "edgetpu":
+        # One scale for Dense weights (google-ai-edge/litert-torch#384), and int8 throughout.
+        uint8 = wanted.edgetpu_io == "uint8"
+        return replace(wanted.plan, layers={}, dense="per_tensor", uint8_io=uint8)
+    return replace(wanted.plan, float_io=mode == "int8_float_io")
+
+
+def _found(job: Job, target: Target, base: Path, start: Plan, detail: list[str]) -> Plan:
+    """Climbs for one artifact, unless an artifact of the same kind has climbed with success."""
+    others = {} if target.mode == "edgetpu" else job.climbs
+    name, climb = next(((n, c) for n, c in others.items() if c.chosen.holds), (target.id, None))
+    if climb is None:
+        climb = job.climbs[name] = _climb(job, base, start, only_int8=target.mode == "edgetpu")
+    steps = f"{len(climb.steps)} steps" if name == target.id else f"as {name}"
+    detail.append(f"{steps}: {climb.reason}")
+    return replace(climb.chosen.plan, float_io=start.float_io, uint8_io=start.uint8_io)
+
+
+def _climb(job: Job, base: Path, start: Plan, *, only_int8: bool) -> Climb:
     data = job.data
     if data is None or data.evaluation_inputs is None:
         raise ConfigError("--auto needs evaluation samples", hint="add --evaluation DATA")
@@ -84,7 +99,6 @@ def _climb(job: Job, base: Path, start: Plan) -> Climb:
         known=job.layer_names,
     )
     with pool.opened(subject, job.work, verbose=job.reporter.verbose) as trials:
-        conditions = Ladder(
-            trials, start, within(job.config.gates), job.config.int8.require_integer
-        )
-        return ladder.climb(conditions)
+        integer = only_int8 or job.config.int8.require_integer
+        conditions = Ladder(trials, start, within(job.config.gates), integer)
+        return ladder.climb(conditions, (ladder.algorithms,) if only_int8 else ladder.RUNGS)

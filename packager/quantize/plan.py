@@ -34,6 +34,7 @@ class Plan:
         algorithm: A key of `ALGORITHMS`.
         dense: `per_channel` or `per_tensor`: the scales of Dense weights.
         float_io: Inputs and outputs stay float32.
+        uint8_io: int8 inputs and outputs become uint8.
     """
 
     base: str = "int8"
@@ -41,6 +42,7 @@ class Plan:
     algorithm: str = "min_max"
     dense: str = "per_channel"
     float_io: bool = False
+    uint8_io: bool = False
 
     @property
     def activations(self) -> str:

@@ -26,6 +26,7 @@ class Int8:
         algorithm: A key of `plan.ALGORITHMS`.
         dense: A key of `plan.DENSE`.
         layers: Precision by layer: `float` or `int16`.
+        edgetpu_io: Type of the inputs and outputs of Edge TPU files: `int8` or `uint8`.
     """
 
     auto: bool = False
@@ -33,6 +34,7 @@ class Int8:
     algorithm: str = "min_max"
     dense: str = "per_channel"
     layers: dict[str, str] = field(default_factory=dict)
+    edgetpu_io: str = "int8"
 
     @property
     def plan(self) -> Plan:
@@ -55,6 +57,7 @@ READERS: dict[str, Callable[[Any, object, str], Any]] = {
     "algorithm": lambda values, value, key: values.one_of(value, key, tuple(ALGORITHMS)),
     "dense": lambda values, value, key: values.one_of(value, key, tuple(DENSE)),
     "layers": _layers,
+    "edgetpu_io": lambda values, value, key: values.one_of(value, key, ("int8", "uint8")),
 }
 
 
@@ -68,6 +71,7 @@ def section(flags: Mapping[str, Any]) -> dict[str, Any]:
         "dense": found.get("dense"),
         "layers": layers or None,
         "auto": flags["auto"] or None,
+        "edgetpu_io": flags["edgetpu_io"],
         "require_integer": flags["require_integer"] or None,
     }
 

@@ -99,7 +99,7 @@ def quantize(
     from litert_quantizer import quantizer
 
     work = quantizer.Quantizer(model)
-    recipe = RECIPES[mode]
+    recipe = RECIPES.get(mode)
     if plan is not None:
         recipe = _planned(Path(model), Plan.from_json(plan), layers or [])
     work.load_quantization_recipe(recipe)
@@ -109,8 +109,11 @@ def quantize(
     quantized = tflite_file.read(Path(target))
     tflite_file.settle_unused_outputs(quantized)
     tflite_file.raise_versions(quantized)
+    if plan is not None and plan.get("uint8_io"):
+        tflite_file.make_ends_uint8(quantized)
     tflite_file.write(quantized, Path(target))
-    return _checked(quantized, mode)
+    uint8 = plan is not None and plan.get("uint8_io")
+    return _checked(quantized, mode, "uint8" if uint8 else None)
 
 
 def _planned(model: Path, plan: Plan, layers: list[str]) -> list[Rule]:
@@ -217,12 +220,12 @@ def _fix_shapes(model: Any) -> None:
                 tensor.shapeSignature = None
 
 
-def _checked(model: Any, mode: str) -> dict[str, Any]:
+def _checked(model: Any, mode: str, dtype: str | None = None) -> dict[str, Any]:
     description = tflite_file.describe(model)
     problems = list(description.problems)
     if description.flex_ops:
         problems.append(f"operators that need another runtime: {', '.join(description.flex_ops)}")
-    expected = {"int8": "int8", "int16x8": "int16"}.get(mode)
+    expected = dtype or {"int8": "int8", "edgetpu": "int8", "int16x8": "int16"}.get(mode)
     for end in description.io:
         if expected and end.dtype not in (expected, "int32", "int64", "bool"):
             problems.append(f"{end.role} {end.name} is {end.dtype}, not {expected}")

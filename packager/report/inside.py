@@ -23,6 +23,7 @@ def inside_tflite(job: Job) -> dict[str, Any]:
         "calibration_ranges": _ranges(json.loads(ranges.read_text(encoding="utf-8")))
         if ranges.is_file()
         else [],
+        **({"edgetpu": job.edgetpu} if job.edgetpu else {}),
         "layer_names": list(job.layer_names),
         "auto": {name: ladder.to_json(climb) for name, climb in job.climbs.items()},
         "layers": _layers(job) if job.config.verify else {},

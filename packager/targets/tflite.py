@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
 from packager.console import human_size
+from packager.edgetpu import build
 from packager.errors import UnsupportedError, brief
 from packager.loaders import graph
 from packager.loaders.opened import End, OpenedModel
@@ -189,6 +190,8 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
         if not job.lost(target):
             model = integer_base if target.calibrated else base
             _make_variant(job, target, model, described, plans.get(target.id))
+    if any(artifact.id == build.INPUT for artifact in job.artifacts):
+        build.finish(job)
 
 
 def _complete(job: Job, source: Path, target: Path, ends: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +288,9 @@ def _describe(
         io=io,
         batch=1,
         quantization=Quantization(
-            mode, description["integer_op_share"], tuple(description["float_ops"])
+            "int8" if mode == "edgetpu" else mode,
+            description["integer_op_share"],
+            tuple(description["float_ops"]),
         ),
         size_bytes=path.stat().st_size,
     )
