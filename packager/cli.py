@@ -319,6 +319,7 @@ def doctor(**flags: Any) -> int:
 
 
 cli.add_command(commands.explain)
+cli.add_command(commands.search)
 
 
 def _config(model: str | None, flags: dict[str, Any]) -> Config:
