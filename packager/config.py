@@ -199,6 +199,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "min_agreement": Values.fraction_limit,
         "max_abs_diff": Values.limit,
         "max_bytes": Values.whole_limit,
+        "max_error_growth": Values.limit,
     },
     Int8: settings.READERS,
     Golden: {"count": Values.whole, "seed": Values.seed},

@@ -9,7 +9,7 @@ import click
 
 from packager.quantize import settings
 
-_GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
+_GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes", "max_error_growth")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -105,6 +105,11 @@ build_options = options(
         help="Gate: largest difference of float32 outputs, a share of the output's range.",
     ),
     click.option("--max-bytes", type=int, help="Gate: largest size of an artifact."),
+    click.option(
+        "--max-error-growth",
+        type=float,
+        help="Gate: largest growth of a regression's mean error, a share of the source's.",
+    ),
 )
 
 

@@ -9,11 +9,13 @@ from typing import Any
 from packager import bundle
 from packager.children import Child, scratch
 from packager.console import Reporter
+from packager.errors import PackagerError
 from packager.explain import data
 from packager.explain.data import Given
-from packager.quantize import blame, exclude, pool
-from packager.quantize.exclude import Found, within
-from packager.quantize.plan import Plan
+from packager.quantize import blame, exclude, halves, pool
+from packager.quantize.exclude import Found, Holds, within
+from packager.quantize.plan import ALGORITHMS, Plan
+from packager.quantize.trials import Trial
 
 Json = dict[str, Any]
 SCHEMA = 1
@@ -41,19 +43,41 @@ def explain(folder: Path, given: Given, reporter: Reporter) -> Json:
             reporter.stage("prepare samples and ranges") as detail,
             Child(pool.WORKER, verbose=reporter.verbose, temporary=work) as litert,
         ):
-            found = data.find(folder, manifest, given, work, litert)
+            found = data.find(folder, manifest, given, work, litert, halve=True)
             detail.extend(found.remarks[:1])
         with pool.opened(found.subject, work, verbose=reporter.verbose) as trials:
             with reporter.stage("quantize layer by layer") as detail:
                 blamed = blame.blame(trials, Plan())
                 detail.append(f"{len(blamed.layers)} layers, three ways each")
+            with reporter.stage("compare ways to calibrate"):
+                ways = dict(
+                    zip(ALGORITHMS, trials.run(Plan(algorithm=n) for n in ALGORITHMS), strict=True)
+                )
+                compared = halves.compare(trials, found.subject.ranges, Plan())
             holds = within(manifest.gates)
             suggestion = None
             if not holds(blamed.trial):
                 with reporter.stage("look for layers to leave in float") as detail:
                     suggestion = exclude.smallest(trials, blamed, Plan(float_io=True), holds)
                     detail.append(f"{suggestion.tried if suggestion else 0} plans tried")
-            return _document(folder, found.remarks, trials.reference, blamed, suggestion)
+            document = _document(folder, found.remarks, trials.reference, blamed, suggestion)
+            document["calibration"] = _calibration(ways, compared, holds)
+            return document
+
+
+def _calibration(
+    ways: dict[str, Trial | PackagerError], compared: halves.Comparison | None, holds: Holds
+) -> Json:
+    """What each way to find the scales gives, and whether half of the samples says the same."""
+    made = {name: trial for name, trial in ways.items() if not isinstance(trial, PackagerError)}
+    found: Json = {
+        "algorithms": {
+            name: {**asdict(trial), "holds": holds(trial)} for name, trial in made.items()
+        }
+    }
+    if compared is not None:
+        found["halves"] = {**asdict(compared), "sentence": halves.sentence(compared)}
+    return found
 
 
 def overlay(document: Json) -> Json:

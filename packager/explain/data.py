@@ -15,6 +15,7 @@ from packager.children import Child
 from packager.datasets import Dataset, open_dataset
 from packager.datasets.targets import Answer
 from packager.errors import BundleError, DataError
+from packager.quantize import halves
 from packager.quantize.pool import Subject
 from packager.samples import read_raw
 from packager.verify.golden import Sample
@@ -49,7 +50,15 @@ class Found:
     remarks: tuple[str, ...]
 
 
-def find(bundle: Path, manifest: Manifest, given: Given, work: Path, litert: Child) -> Found:
+def find(
+    bundle: Path,
+    manifest: Manifest,
+    given: Given,
+    work: Path,
+    litert: Child,
+    *,
+    halve: bool = False,
+) -> Found:
     """Prepares the float file of a bundle for trials.
 
     What the user names comes first; then the files that the bundle's package.yaml names, where
@@ -61,6 +70,7 @@ def find(bundle: Path, manifest: Manifest, given: Given, work: Path, litert: Chi
         given: What the user named.
         work: A scratch folder.
         litert: The LiteRT child.
+        halve: Also calibrate with each half of the samples; see `halves`.
 
     Raises:
         BundleError: The bundle has no float32 TFLite file.
@@ -89,6 +99,8 @@ def find(bundle: Path, manifest: Manifest, given: Given, work: Path, litert: Chi
     if ranges_from is None or inputs is None:
         raise DataError(f"{bundle} has no samples", hint="give --calibration and --evaluation")
     ranges = calibrate(litert, model, ranges_from, work)
+    if halve:
+        ranges |= halves.calibrate(litert, model, ranges_from, work)
     subject = Subject(manifest, model, ranges, inputs, targets, known=layer_names(bundle))
     return Found(subject, tuple(remarks))
 

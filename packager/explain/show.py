@@ -28,6 +28,7 @@ def show(document: Json) -> None:
     for entry in document["layers"][:_SENTENCES]:
         if entry["best"]["noise"] > 0:
             console.print(entry["sentence"], markup=False)
+    console.print(_calibration(document), markup=False)
     console.print(_advice(document), markup=False)
     for text in document["remarks"]:
         console.print(f"note: {text}", style="dim", markup=False)
@@ -74,6 +75,17 @@ def _table(document: Json) -> Any:
             ", ".join(entry["readers"]) if together else "",
         )
     return table
+
+
+def _calibration(document: Json) -> str:
+    found = document["calibration"]
+    ways = []
+    for name, way in found["algorithms"].items():
+        metrics = way["metrics"]
+        value = metrics.get("accuracy", metrics.get("agreement", 0.0))
+        ways.append(f"{name} {value:.2%}" + (" (keeps the gates)" if way["holds"] else ""))
+    text = f"ways to calibrate: {', '.join(ways)}"
+    return text + (f"\n{found['halves']['sentence']}" if "halves" in found else "")
 
 
 def _advice(document: Json) -> str:

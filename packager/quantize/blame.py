@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from packager.errors import PackagerError
 from packager.quantize import op_layers
 from packager.quantize.plan import Plan
-from packager.quantize.pool import Pool, Reference
+from packager.quantize.pool import Pool
 from packager.quantize.trials import Trial
 
 # A channel this many times larger than a quarter of them leaves those few of the 256 steps.
@@ -130,12 +130,10 @@ def blame(pool: Pool, base: Plan) -> Blame:
                 ops=tuple(dict.fromkeys(op.op for op in ops)),
                 fused=tuple(dict.fromkeys(f for op in ops for f in op.fused if f != name)),
                 readers=readers[name],
-                alone_points=0.0
-                if isinstance(alone, PackagerError)
-                else loss(alone, pool.reference),
+                alone_points=0.0 if isinstance(alone, PackagerError) else loss(alone),
                 alone_snr_db=None if isinstance(alone, PackagerError) else alone.snr_db,
-                in_float=_effect(trials[name, "in_float"], whole, pool.reference),
-                with_readers=_effect(trials[name, "with_readers"], whole, pool.reference),
+                in_float=_effect(trials[name, "in_float"], whole),
+                with_readers=_effect(trials[name, "with_readers"], whole),
                 spread=spreads.get(name, {}).get("output"),
                 weight_spread=spreads.get(name, {}).get("weights"),
             )
@@ -154,15 +152,14 @@ def metric_of(trial: Trial) -> str:
     return "agreement"
 
 
-def loss(trial: Trial, reference: Reference) -> float:
+def loss(trial: Trial) -> float:
     """What a trial loses against the float file, in points as in `Effect`; 1 where it is broken."""
     found = trial.metrics
     if found.get("non_finite"):
         return 1.0
-    if "drop" in found:
-        return found["drop"]
-    if "mean_abs_error" in found and reference.mean_abs_error:
-        return found["mean_abs_error"] / reference.mean_abs_error - 1.0
+    for name in ("drop", "error_growth"):
+        if name in found:
+            return found[name]
     return 1.0 - found["agreement"]
 
 
@@ -212,11 +209,11 @@ def _cause(entry: LayerBlame) -> str:
     return ""
 
 
-def _effect(trial: Trial | PackagerError, whole: Trial, reference: Reference) -> Effect:
+def _effect(trial: Trial | PackagerError, whole: Trial) -> Effect:
     if isinstance(trial, PackagerError):
         return Effect(0.0, 0.0, 0)
     return Effect(
-        points=loss(whole, reference) - loss(trial, reference),
+        points=loss(whole) - loss(trial),
         noise=1.0 - noise(trial) / noise(whole),
         size_bytes=trial.size_bytes - whole.size_bytes,
     )

@@ -155,5 +155,5 @@ def closeness(trial: Trial) -> tuple[float, float]:
     found = trial.metrics
     if found.get("non_finite"):
         return (-1.0, 0.0)
-    points = -found["drop"] if "drop" in found else -found.get("mean_abs_error", 0.0)
+    points = -found.get("drop", found.get("error_growth", 0.0))
     return (points + found["agreement"], -1e9 if trial.snr_db is None else trial.snr_db)

@@ -35,6 +35,7 @@ class Plan:
         dense: `per_channel` or `per_tensor`: the scales of Dense weights.
         float_io: Inputs and outputs stay float32.
         uint8_io: int8 inputs and outputs become uint8.
+        half: `a` or `b`: the ranges of one half of the calibration samples only.
     """
 
     base: str = "int8"
@@ -43,11 +44,12 @@ class Plan:
     dense: str = "per_channel"
     float_io: bool = False
     uint8_io: bool = False
+    half: str = ""
 
     @property
     def activations(self) -> str:
-        """Which calibration result it needs: `min_max` or `average`."""
-        return ALGORITHMS[self.algorithm][0]
+        """Which calibration result it needs: `min_max`, `average`, or that of a half."""
+        return ALGORITHMS[self.algorithm][0] + (f".{self.half}" if self.half else "")
 
     def summary(self) -> str:
         """One line for people."""

@@ -116,7 +116,7 @@ def search(pool: Pool, subject: Subject, limits: Limits, storage: Path | None) -
         asked = [study.ask() for _ in range(PROCESSES)]
         plans = [_plan(trial, layers) for trial in asked]
         for trial, plan, found in zip(asked, plans, pool.run(plans, timed=timed), strict=True):
-            _tell(study, trial, plan, found, pool.reference, limits)
+            _tell(study, trial, plan, found, limits)
     entries = tuple(_entry(t) for t in study.trials if t.state.is_finished())
     return _result(entries, limits, layers, reason)
 
@@ -203,7 +203,6 @@ def _tell(
     asked: optuna.Trial,
     plan: Plan,
     found: Trial | PackagerError,
-    reference: Reference,
     limits: Limits,
 ) -> None:
     import optuna
@@ -213,7 +212,7 @@ def _tell(
         asked.set_user_attr("error", found.message)
         study.tell(asked, state=optuna.trial.TrialState.FAIL)
         return
-    loss = blame.loss(found, reference)
+    loss = blame.loss(found)
     asked.set_constraint("max_drop", loss - limits.max_drop - _ROUNDING)
     if limits.max_bytes is not None:
         asked.set_constraint("max_bytes", float(found.size_bytes - limits.max_bytes))
