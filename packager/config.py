@@ -73,6 +73,7 @@ class Config:
         calibration: Sets the ranges of integer artifacts; None: these are not made.
         evaluation: Measures accuracy; None: it is not measured.
         targets: Artifact ids or kinds; empty: all that can be made.
+        runtimes: Interpreters that must run every TFLite artifact: `tflite-runtime==2.14`.
         tfjs_weights: Which weights of TF.js models to store in fewer bits: `float16`, `uint16` or
             `uint8`, each alone or as `uint8:PATTERN`.
         int8: How the int8 artifacts are made.
@@ -96,6 +97,7 @@ class Config:
     calibration: DataSource | None = None
     evaluation: DataSource | None = None
     targets: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
     tfjs_weights: tuple[str, ...] = ()
     int8: Int8 = field(default_factory=Int8)
     gates: GateLimits = field(default_factory=GateLimits)
@@ -215,6 +217,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "calibration": DataSource,
         "evaluation": DataSource,
         "targets": Values.texts,
+        "runtimes": Values.texts,
         "tfjs_weights": Values.weight_rules,
         "int8": Int8,
         "gates": GateLimits,
@@ -327,6 +330,7 @@ _COMMENTS: dict[str, tuple[str, str]] = {
         "{source: evaluation.npz, limit: 1000}",
     ),
     "targets": ("Artifact ids or kinds. Default: all that can be made.", "[tflite, tfjs/layers]"),
+    "runtimes": ("Interpreters that must run every TFLite file.", "[tflite-runtime==2.14]"),
     "tfjs_weights": (
         "Smaller TF.js downloads: float16, uint16 or uint8, alone for all weights with two axes\n"
         "or more, or with a pattern of names.",

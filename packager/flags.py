@@ -83,6 +83,12 @@ build_options = options(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
     ),
     click.option(
+        "--runtime",
+        multiple=True,
+        metavar="PACKAGE[==VERSION]",
+        help="Only TFLite files that this interpreter runs: tflite-runtime==2.14, tflite-micro.",
+    ),
+    click.option(
         "--tfjs-weights",
         multiple=True,
         metavar="DTYPE[:PATTERN]",
@@ -135,6 +141,7 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
+        "runtimes": list(flags["runtime"]) or None,
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "int8": settings.section(flags),
         "gates": {key: flags[key] for key in _GATES},

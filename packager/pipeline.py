@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packager import assets, bundle, describe, opening, publish, report, samples, web
+from packager import (
+    assets,
+    bundle,
+    describe,
+    opening,
+    publish,
+    report,
+    runtime_profiles,
+    samples,
+    web,
+)
 from packager.bundle import Golden, Manifest
 from packager.children import Child, Pending, scratch
 from packager.config import Config
@@ -74,6 +84,7 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     """
     selection = select(config.targets, calibrated=config.calibration is not None)
     settings.check(config)
+    runtime_profiles.parse_all(config.runtimes)
     if config.web:
         web.files()  # lacking runtimes are reported before the work, not after it
     with reporter.stage("recognise the model") as detail:

@@ -53,6 +53,7 @@ class Description:
             activations are all integers.
         float_ops: Names of the operators with float activations, each once.
         hybrid_ops: Names of the operators with float activations and int8 weights.
+        float16_weights: Whether a tensor is stored in float16.
         flex_ops: Operators that need TensorFlow's own runtime, and other custom ones.
         min_version: The oldest version of each interpreter package that runs it right.
         problems: What makes the file unfit: dynamic shapes, scales that are zero or not finite.
@@ -63,6 +64,7 @@ class Description:
     integer_op_share: float
     float_ops: tuple[str, ...]
     hybrid_ops: tuple[str, ...]
+    float16_weights: bool
     flex_ops: tuple[str, ...]
     min_version: dict[str, str]
     problems: tuple[str, ...]
@@ -223,6 +225,11 @@ def describe(model: Model) -> Description:
         integer_op_share=len(kinds["integer"]) / total if total else 0.0,
         float_ops=tuple(sorted(set(kinds["float"] + kinds["hybrid"]))),
         hybrid_ops=tuple(sorted(set(kinds["hybrid"]))),
+        float16_weights=any(
+            DTYPES[tensor.type] == "float16"
+            for graph in model.subgraphs
+            for tensor in graph.tensors
+        ),
         flex_ops=tuple(sorted(set(flex))),
         min_version=min_versions(_uses(model)),
         problems=tuple(_problems(model)),
@@ -249,8 +256,10 @@ def _operators(model: Model) -> Iterator[tuple[Any, Op, str]]:
 
 def _uses(model: Model) -> Iterator[OpUse]:
     for graph, op, name in _operators(model):
-        activations = [t for t in _tensors(graph, op)[1] if t is not None]
-        dtype = DTYPES[activations[0].type] if activations else ""
+        inputs, outputs = ([t for t in side if t is not None] for side in _tensors(graph, op))
+        dtype = DTYPES[outputs[0].type] if outputs else ""
+        if name == "QUANTIZE" and DTYPES[inputs[0].type] not in _FLOATS:
+            dtype = f"{DTYPES[inputs[0].type]} to {dtype}"
         yield name, model.operatorCodes[op.opcodeIndex].version, dtype
 
 

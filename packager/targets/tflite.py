@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packager import runtime_profiles
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
 from packager.console import human_size
 from packager.edgetpu import build
@@ -261,6 +262,7 @@ def _make_variant(
                 plan=None if plan is None else plan.to_json(),
                 layers=list(job.layer_names),
             )
+        runtime_profiles.check(job.config.runtimes, target.id, described)
         runtime = Runtime("tflite", described["min_version"])
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
         card = {**job.manifest.card(), "runtime": to_json(runtime)}
