@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 PAGES = (
     "index", "quick-start", "targets", "quantization", "troubleshooting", "coming-from", "report",
-    "diff",
+    "diff", "explain",
 )  # fmt: skip
 # Blocks that are not run, by page: a new one must be wanted.
 NOT_RUN = {"quick-start": 2, "targets": 2, "coming-from": 1}
@@ -49,7 +49,7 @@ def script(page: str) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_only_these_blocks_are_not_run(page: str) -> None:
     kinds = [kind for kind, _ in blocks(page)]
-    assert set(kinds) <= {"sh", "python", "console"}
+    assert set(kinds) <= {"sh", "python", "console", "yaml"}
     assert kinds.count("console") == NOT_RUN.get(page, 0)
 
 
