@@ -43,6 +43,7 @@ _PACKAGES = (
     ("h5py", "HDF5 models", "pip install 'packager[build]'", True),
     ("vl-convert-python", "the report's plots", "pip install 'packager[build]'", True),
     ("flask", "the server", "pip install 'packager[server]'", False),
+    ("optuna", "packager search", "pip install 'packager[search]'", False),
     ("playwright", "browser checks", "pip install 'packager[browser]'", False),
     (
         "tflite-runtime",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from packager.errors import PackagerError
 from packager.quantize import op_layers
+from packager.quantize.op_layers import OpLayer
 from packager.quantize.plan import Plan
 from packager.quantize.pool import Pool
 from packager.quantize.trials import Trial
@@ -109,39 +110,63 @@ def blame(pool: Pool, base: Plan) -> Blame:
     # With integer ends the input would be quantized whatever its first layer is.
     base = replace(base, float_io=True)
     whole = pool.one(base)
-    members = op_layers.by_layer(list(pool.reference.ops))
-    readers = {name: op_layers.readers_of(list(pool.reference.ops), name) for name in members}
-    ways: dict[tuple[str, str], Plan] = {}
-    for name in members:
-        ways[name, "alone"] = replace(base, base="float", layers={name: "int8"})
-        ways[name, "in_float"] = replace(base, layers={name: "float"})
-        ways[name, "with_readers"] = replace(
-            base, layers=dict.fromkeys((name, *readers[name]), "float")
-        )
+    ops = pool.reference.ops
+    members = op_layers.by_layer(ops)
+    readers = {name: op_layers.readers_of(ops, name) for name in members}
+    ways = {
+        (name, way): plan
+        for name in members
+        for way, plan in _ways(base, name, readers[name]).items()
+    }
     trials = dict(zip(ways, pool.run(ways.values()), strict=True))
-    spreads = pool.ask("spreads", "measuring the channels")
-    metric = metric_of(whole)
-    found = []
-    for name, ops in members.items():
-        alone = trials[name, "alone"]
-        found.append(
-            LayerBlame(
-                layer=name,
-                ops=tuple(dict.fromkeys(op.op for op in ops)),
-                fused=tuple(dict.fromkeys(f for op in ops for f in op.fused if f != name)),
-                readers=readers[name],
-                alone_points=0.0 if isinstance(alone, PackagerError) else loss(alone),
-                alone_snr_db=None if isinstance(alone, PackagerError) else alone.snr_db,
-                in_float=_effect(trials[name, "in_float"], whole),
-                with_readers=_effect(trials[name, "with_readers"], whole),
-                spread=spreads.get(name, {}).get("output"),
-                weight_spread=spreads.get(name, {}).get("weights"),
-            )
+    spreads: dict[str, dict[str, float]] = pool.ask("spreads", "measuring the channels")
+    found = [
+        _entry(
+            name,
+            members[name],
+            readers[name],
+            {way: trials[name, way] for way in ("alone", "in_float", "with_readers")},
+            whole,
+            spreads.get(name, {}),
         )
+        for name in members
+    ]
     floor = noise_floor(whole, pool.reference.samples)
     ranked = sorted(found, key=lambda entry: _key(entry, floor), reverse=True)
     ranked = [replace(entry, rank=i) for i, entry in enumerate(ranked, 1)]
-    return Blame(base, whole, metric, floor, tuple(ranked))
+    return Blame(base, whole, metric_of(whole), floor, tuple(ranked))
+
+
+def _ways(base: Plan, name: str, readers: tuple[str, ...]) -> dict[str, Plan]:
+    return {
+        "alone": replace(base, base="float", layers={name: "int8"}),
+        "in_float": replace(base, layers={name: "float"}),
+        "with_readers": replace(base, layers=dict.fromkeys((name, *readers), "float")),
+    }
+
+
+def _entry(
+    name: str,
+    ops: list[OpLayer],
+    readers: tuple[str, ...],
+    trials: dict[str, Trial | PackagerError],
+    whole: Trial,
+    spreads: dict[str, float],
+) -> LayerBlame:
+    alone = trials["alone"]
+    made = None if isinstance(alone, PackagerError) else alone
+    return LayerBlame(
+        layer=name,
+        ops=tuple(dict.fromkeys(op.op for op in ops)),
+        fused=tuple(dict.fromkeys(f for op in ops for f in op.fused if f != name)),
+        readers=readers,
+        alone_points=loss(made) if made else 0.0,
+        alone_snr_db=made.snr_db if made else None,
+        in_float=_effect(trials["in_float"], whole),
+        with_readers=_effect(trials["with_readers"], whole),
+        spread=spreads.get("output"),
+        weight_spread=spreads.get("weights"),
+    )
 
 
 def metric_of(trial: Trial) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packager.errors import ConfigError, PackagerError
-from packager.quantize import columns, ladder, pool
+from packager.quantize import columns, halves, ladder, pool
 from packager.quantize.exclude import Holds, closeness, within
 from packager.quantize.ladder import Climb, Ladder
 from packager.quantize.plan import Plan
@@ -137,7 +137,14 @@ def _found(job: Job, target: Target, base: Path, start: Plan, detail: list[str])
 
 def _climb(job: Job, base: Path, start: Plan, *, only_int8: bool) -> Climb:
     subject = _subject(job, base, start)
+    data = job.data
+    if data is not None and data.calibration_inputs is not None:
+        halved = halves.calibrate(job.litert, base, data.calibration_inputs, job.work)
+        subject = replace(subject, ranges={**subject.ranges, **halved})
     with pool.opened(subject, job.work, verbose=job.reporter.verbose) as trials:
+        compared = halves.compare(trials, subject.ranges, start)
+        if compared is not None and not compared.stable:
+            job.reporter.warn(halves.sentence(compared))
         integer = only_int8 or job.config.int8.require_integer
         conditions = Ladder(trials, start, within(job.config.gates), integer)
         return ladder.climb(conditions, (ladder.algorithms,) if only_int8 else ladder.RUNGS)

@@ -55,7 +55,7 @@ def calibrate(litert: Child, model: Path, inputs: Path, work: Path) -> dict[str,
     found = {}
     for start, half in enumerate(NAMES):
         folder = work / f"calibration-{half}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for path in inputs.glob("*.npy"):
             np.save(folder / path.name, np.load(path, mmap_mode="r")[start::2])
         found[f"min_max.{half}"] = work / f"ranges.{half}.json"
@@ -75,9 +75,9 @@ def compare(pool: Pool, ranges: Mapping[str, Path], base: Plan) -> Comparison | 
     Args:
         pool: The trials.
         ranges: What `calibrate` returned, among others.
-        base: The plan; its algorithm for activations is the true minimum and maximum.
+        base: The plan; the true minimum and maximum are compared, whatever its algorithm is.
     """
-    trials = pool.run(replace(base, half=half) for half in NAMES)
+    trials = pool.run(replace(base, algorithm="min_max", half=half) for half in NAMES)
     if any(isinstance(trial, PackagerError) for trial in trials):
         return None
     made = [trial for trial in trials if not isinstance(trial, PackagerError)]
