@@ -37,7 +37,19 @@ def test_help_imports_nothing_heavy():
 
 @pytest.mark.parametrize(
     "command",
-    ["build", "init", "inspect", "verify", "predict", "report", "bench", "diff", "doctor"],
+    [
+        "build",
+        "init",
+        "inspect",
+        "verify",
+        "predict",
+        "explain",
+        "search",
+        "report",
+        "bench",
+        "diff",
+        "doctor",
+    ],
 )
 def test_every_command_has_help(command):
     ran = packager(command, "--help")
