@@ -12,7 +12,17 @@ from packager.children import Child
 from packager.errors import ConfigError
 from packager.explain import data
 from packager.explain.data import Given
-from packager.quantize import blame, exclude, ladder, op_layers, pool, settings
+from packager.quantize import (
+    blame,
+    columns,
+    exclude,
+    halves,
+    ladder,
+    op_layers,
+    pool,
+    search,
+    settings,
+)
 from packager.quantize.exclude import within
 from packager.quantize.ladder import Ladder
 from packager.quantize.plan import Plan
@@ -35,14 +45,19 @@ def bad(digits_bundle, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trials(bad, tmp_path_factory):
-    work = tmp_path_factory.mktemp("trials")
+def subject(bad, tmp_path_factory):
+    """The bad net with a few samples, and ranges of all and of each half of the calibration."""
+    work = tmp_path_factory.mktemp("samples")
     given = Given(
-        str(DIGITS / "data/calibration.npz"), str(DIGITS / "data/evaluation.npz"), samples=100
+        str(DIGITS / "data/calibration.npz"), str(DIGITS / "data/evaluation.npz"), samples=80
     )
     with Child(pool.WORKER) as litert:
-        found = data.find(bad, bundle.read_manifest(bad), given, work, litert)
-    with pool.opened(found.subject, work) as opened:
+        return data.find(bad, bundle.read_manifest(bad), given, work, litert, halve=True).subject
+
+
+@pytest.fixture(scope="module")
+def trials(subject, tmp_path_factory):
+    with pool.opened(subject, tmp_path_factory.mktemp("trials")) as opened:
         yield opened
 
 
@@ -134,8 +149,64 @@ def test_calibration_by_averages_does_not_depend_on_the_order(bad, tmp_path):
     assert first["average"]["image"][1] == pytest.approx(inputs.max(axis=(1, 2, 3)).mean())
 
 
+def test_two_halves_of_the_calibration_samples_are_compared(trials, subject):
+    found = halves.compare(trials, subject.ranges, Plan(algorithm="octav"))
+    assert len(found.losses) == 2 and all(0.1 < loss < 1 for loss in found.losses)
+    assert all(entry.ratio > halves.UNSTABLE and entry.layer for entry in found.ranges)
+    said = halves.sentence(replace(found, stable=False))
+    assert "each half" in said and said.endswith("give more calibration samples")
+    # Ranges that a half does not share are told with their layer.
+    (narrow, wide) = ({"x": [0.0, 1.0], "y": [0.0, 1.0]}, {"x": [0.0, 1.0], "y": [-1.0, 2.0]})
+    ops = (op("ADD", "sum", ["x"], ["y"]),)
+    assert halves._unstable(narrow, wide, ops) == (halves.Unstable("sum", "y", 3.0),)
+
+
+def op(kind, layer, inputs, outputs):
+    return op_layers.OpLayer(0, kind, layer, (layer,), tuple(inputs), tuple(outputs), 0)
+
+
+def test_small_columns_are_found_and_the_first_scaling_with_them(digits_bundle, tmp_path):
+    manifest = bundle.read_manifest(digits_bundle)
+    spec = replace(manifest.inputs[0], name="row", image=None, shape=(None, 3))
+    table = replace(manifest, inputs=(spec,))
+    values = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    np.save(tmp_path / "row.npy", values)
+    assert columns.lost(table, tmp_path) == {}
+    np.save(tmp_path / "row.npy", values * np.array([1.0, 1e-3, 1e3], np.float32))
+    assert columns.lost(table, tmp_path) == {"row": [0, 1]}
+    assert "columns 0, 1 of the input 'row'" in columns.described({"row": [0, 1]})
+    ops = [
+        op("SUB", "normalise", ["row"], ["a"]), op("MUL", "normalise", ["a"], ["b"]),
+        op("FULLY_CONNECTED", "first", ["b"], ["c"]), op("FULLY_CONNECTED", "next", ["c"], ["d"]),
+    ]  # fmt: skip
+    assert columns.first_layers(ops, ["row"]) == [("normalise",), ("normalise", "first")]
+    assert columns.first_layers(ops[2:], ["b"]) == [("first",)]
+
+
+def test_a_search_finds_the_two_layers_goes_on_and_refuses_other_samples(trials, subject, tmp_path):
+    limits = search.Limits(max_drop=0.01, trials=10)
+    storage = tmp_path / "s.log"
+    found = search.search(trials, subject, limits, storage)
+    assert found.best is not None and search.within(found.best, limits)
+    assert set(BAD) <= set(found.best.plan.layers)
+    assert found.best.trial.size_bytes <= 0.6 * trials.reference.size_bytes
+    assert found.best.number in found.pareto
+    front = [e for e in found.entries if e.number in found.pareto]
+    assert all(a is b or a.loss != b.loss for a in front for b in front)
+    more = search.search(trials, subject, replace(limits, trials=12), storage)
+    assert [e.plan for e in more.entries[:10]] == [e.plan for e in found.entries]
+    assert len(more.entries) >= 12
+    tight = replace(limits, max_bytes=found.best.trial.size_bytes - 1)
+    assert not search.within(found.best, tight)
+    with pytest.raises(ConfigError, match="another model or with other samples"):
+        search.search(trials, replace(subject, targets=subject.targets[::-1]), limits, storage)
+    document = search.to_json(found, limits, trials.reference)
+    search.write(document, tmp_path / "found.json")
+    assert settings.read_trial(str(tmp_path / "found.json")) == found.best.plan.to_json()
+
+
 def test_explain_on_a_bundle(bad, tmp_path):
-    ran = packager("explain", bad, "--json", "--samples", 60, "--overlay", tmp_path / "o.json")
+    ran = packager("explain", bad, "--json", "--samples", 30, "--overlay", tmp_path / "o.json")
     assert ran.code == 0, ran.err
     assert ran.json["layers"][0]["layer"] == BAD[0]
     assert set(ran.json["suggestion"]["plan"]["layers"]) == set(BAD)
@@ -167,13 +238,16 @@ def test_an_evaluation_set_of_one_class_is_named(digits_bundle, tmp_path):
         np.savez(tmp_path / "one.npz", x=stored["x"][rows], y=stored["y"][rows])
         np.savez(tmp_path / "none.npz", x=stored["x"][rows])
     manifest = bundle.read_manifest(digits_bundle)
-    for file, text in (("one", "all evaluation samples are of class 3"), ("none", "no labels")):
-        work = tmp_path / f"{file}-work"
-        work.mkdir()
-        given = Given(evaluation=str(tmp_path / f"{file}.npz"))
-        with Child(pool.WORKER) as litert:
+    said = {}
+    with Child(pool.WORKER) as litert:
+        for file in ("one", "none"):
+            work = tmp_path / f"{file}-work"
+            work.mkdir()
+            given = Given(evaluation=str(tmp_path / f"{file}.npz"), samples=20)
             found = data.find(digits_bundle, manifest, given, work, litert)
-        assert text in " ".join(found.remarks)
+            said[file] = " ".join(found.remarks)
+    assert "all evaluation samples are of class 3" in said["one"]
+    assert "no labels" in said["none"]
 
 
 def test_names_with_numbers_are_told_apart_by_the_models_own(digits_bundle):
