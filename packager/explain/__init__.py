@@ -15,7 +15,7 @@ from packager.explain.data import Given
 from packager.quantize import blame, exclude, halves, pool
 from packager.quantize.exclude import Found, Holds, within
 from packager.quantize.plan import ALGORITHMS, Plan
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 
 Json = dict[str, Any]
 SCHEMA = 1

@@ -15,7 +15,7 @@ from packager.quantize import op_layers
 from packager.quantize.op_layers import OpLayer
 from packager.quantize.plan import Plan
 from packager.quantize.pool import Pool
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 
 # A channel this many times larger than a quarter of them leaves those few of the 256 steps.
 WIDE = 10.0

@@ -14,7 +14,7 @@ from packager.quantize.ladder import Climb, Ladder
 from packager.quantize.plan import Plan
 from packager.quantize.pool import Subject
 from packager.quantize.settings import Int8
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 
 if TYPE_CHECKING:
     from packager.job import Job

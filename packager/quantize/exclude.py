@@ -10,7 +10,7 @@ from packager.errors import PackagerError
 from packager.quantize.blame import Blame
 from packager.quantize.plan import Plan
 from packager.quantize.pool import Pool
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 from packager.verify import gates
 
 Holds = Callable[[Trial], bool]

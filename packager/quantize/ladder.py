@@ -11,7 +11,7 @@ from packager.quantize import blame, exclude
 from packager.quantize.exclude import Holds, closeness
 from packager.quantize.plan import ALGORITHMS, Plan
 from packager.quantize.pool import Pool
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 
 Json = dict[str, Any]
 

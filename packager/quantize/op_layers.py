@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packager import tflite_file
 from packager.tflite_names import WEIGHTED, layer_of, plain
 
 _COPY = re.compile(r"_\d+$")
@@ -76,6 +75,8 @@ def readers_of(ops: Sequence[OpLayer], layer: str) -> tuple[str, ...]:
 
 
 def _read(model: Any, graph: Any, index: int, op: Any, names: _Names | None) -> OpLayer:
+    from packager import tflite_file
+
     inputs = [graph.tensors[i] for i in op.inputs if i >= 0]
     outputs = tuple(graph.tensors[i].name.decode() for i in op.outputs)
     is_constant = [model.buffers[t.buffer].data is not None for t in inputs]

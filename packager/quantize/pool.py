@@ -15,7 +15,7 @@ from packager.children import Child
 from packager.errors import PackagerError
 from packager.quantize.op_layers import OpLayer
 from packager.quantize.plan import Plan
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 
 WORKER = "packager.quantize.worker"
 Array = np.ndarray[Any, Any]

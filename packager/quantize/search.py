@@ -20,7 +20,7 @@ from packager.quantize import blame
 from packager.quantize.blame import Blame
 from packager.quantize.plan import ALGORITHMS, DENSE, PRECISIONS, Plan
 from packager.quantize.pool import Pool, Reference, Subject
-from packager.quantize.trials import Trial
+from packager.quantize.trial import Trial
 
 if TYPE_CHECKING:
     import optuna

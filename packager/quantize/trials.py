@@ -10,7 +10,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from packager.bundle import OutputSpec, from_json
 from packager.errors import ConversionError, UnsupportedError, brief
 from packager.quantize import layer_errors, op_layers, plan
 from packager.quantize.plan import Plan
+from packager.quantize.trial import Trial
 from packager.verify import metrics
 from packager.verify.metrics import Task
 
@@ -28,28 +29,6 @@ Array = np.ndarray[Any, Any]
 Json = dict[str, Any]
 SIGNATURE = tflite_file.SIGNATURE.decode()
 _WARM_UP = 5
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What one plan gave.
-
-    Attributes:
-        metrics: As `metrics.measure` returns them, against the float file.
-        snr_db: Power of the float file's outputs over that of the difference, in dB; None where
-            there is no difference or a value is not finite.
-        size_bytes: Size of the file.
-        integer_op_share: Share (0..1) of the operators that compute on integers.
-        float_ops: The operators that stay float.
-        latency_ms: Median time of one sample on one thread; None unless it was asked for.
-    """
-
-    metrics: dict[str, float]
-    snr_db: float | None
-    size_bytes: int
-    integer_op_share: float
-    float_ops: tuple[str, ...]
-    latency_ms: float | None = None
 
 
 class Trials:

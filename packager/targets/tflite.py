@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from packager import runtime_profiles
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
 from packager.console import human_size
-from packager.edgetpu import build
 from packager.errors import UnsupportedError, brief
 from packager.loaders import graph
 from packager.loaders.opened import End, OpenedModel
@@ -191,7 +190,9 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
         if not job.lost(target):
             model = integer_base if target.calibrated else base
             _make_variant(job, target, model, described, plans.get(target.id))
-    if any(artifact.id == build.INPUT for artifact in job.artifacts):
+    if any(artifact.id == "tflite/edgetpu" for artifact in job.artifacts):
+        from packager.edgetpu import build  # reads files with LiteRT's schema
+
         build.finish(job)
 
 
