@@ -47,12 +47,11 @@ def parse_all(specs: Iterable[str]) -> list[Profile]:
     return [_parse(spec) for spec in specs]
 
 
-def check(specs: Iterable[str], artifact: str, described: Mapping[str, Any]) -> None:
+def check(specs: Iterable[str], described: Mapping[str, Any]) -> None:
     """Refuses a file that one of the interpreters cannot run, or runs wrong.
 
     Args:
         specs: As in `parse_all`.
-        artifact: The artifact's id.
         described: What `tflite_file.describe` says of the file.
 
     Raises:
@@ -62,7 +61,7 @@ def check(specs: Iterable[str], artifact: str, described: Mapping[str, Any]) -> 
         reason = problem(profile, described)
         if reason:
             raise UnsupportedError(
-                f"{artifact}: --runtime {profile.package}{profile.version}: {reason}",
+                f"--runtime {' '.join((profile.package, profile.version)).strip()}: {reason}",
                 hint="leave this artifact out with --only, or the runtime",
             )
 

@@ -263,7 +263,7 @@ def _make_variant(
                 plan=None if plan is None else plan.to_json(),
                 layers=list(job.layer_names),
             )
-        runtime_profiles.check(job.config.runtimes, target.id, described)
+        runtime_profiles.check(job.config.runtimes, described)
         runtime = Runtime("tflite", described["min_version"])
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
         card = {**job.manifest.card(), "runtime": to_json(runtime)}

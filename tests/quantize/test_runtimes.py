@@ -127,7 +127,7 @@ def test_every_profile_takes_what_was_run(made):
     for name, description in described.items():
         old = [] if name == "some_int16" else ["tflite-runtime==2.14", "ai-edge-litert>=2.0.3"]
         specs = ["ai-edge-litert>=2.3", "tflite-micro", *old]
-        runtime_profiles.check(specs, name, description)
+        runtime_profiles.check(specs, description)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_every_profile_takes_what_was_run(made):
 def test_what_a_profile_refuses(made, spec, change, reason):
     description = {**made[1]["plain"], **change}
     with pytest.raises(UnsupportedError, match=reason):
-        runtime_profiles.check([spec], "tflite/int8", description)
+        runtime_profiles.check([spec], description)
 
 
 def test_profiles_are_read():
