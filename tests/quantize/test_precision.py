@@ -131,6 +131,16 @@ def test_a_plan_that_cannot_be_made_is_an_error_not_a_result(trials):
     assert isinstance(found, Exception)
 
 
+def test_a_layer_that_the_file_does_not_have_is_named(subject, tmp_path):
+    plan = Plan(layers={"block2_depthwse": "float"})
+    with Child(pool.WORKER) as litert, pytest.raises(ConfigError, match="block2_depthwse") as found:
+        litert.call(
+            "quantize", "x", model=subject.model, target=tmp_path / "x", mode="int8",
+            ranges=subject.ranges["min_max"], plan=plan.to_json(), layers=list(subject.known),
+        )  # fmt: skip
+    assert "block2_depthwise" in found.value.hint
+
+
 def test_calibration_by_averages_does_not_depend_on_the_order(bad, tmp_path):
     (model,) = (bad / "tflite").glob("*.float32.tflite")
     inputs = np.random.default_rng(0).random((8, 28, 28, 1), np.float32)
