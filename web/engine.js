@@ -6,10 +6,11 @@ import { Bundle, BundleError, whyNot } from './bundle.js';
 import { decode } from './decode.js';
 import { compare, readSample } from './golden.js';
 import { preprocess } from './preprocess.js';
+import { RuntimeError } from './runtimes/error.js';
 import * as litertRuntime from './runtimes/litert.js';
-import { load as loadTfjsModel, RuntimeError } from './runtimes/tfjs.js';
+import { load as loadTfjsModel } from './runtimes/tfjs.js';
 import { openStore } from './store.js';
-import { loadLitert, loadTfjs, vendored } from './vendored.js';
+import { loadLibrary, vendored } from './vendored.js';
 
 const LIMITS = { warmUp: 3, runs: 30, ms: 2000 };
 
@@ -25,7 +26,7 @@ const LIBRARIES = {
       if (refusal !== '') throw new RuntimeError(refusal);
       const files = bundle.tfjsFiles(artifact.id);
       files.catch(() => {}); // awaited below
-      const tf = await loadTfjs(options);
+      const tf = await loadLibrary(options);
       return loadTfjsModel(tf, await files, bundle.manifest, options);
     },
   },
@@ -38,8 +39,8 @@ const LIBRARIES = {
       }
       const file = bundle.file(artifact.path);
       file.catch(() => {}); // awaited below
-      const litert = await loadLitert(options);
-      const { threads } = litert;
+      const litert = await loadLibrary(options);
+      const threads = Math.min(options.used, litert.threads);
       return litertRuntime.load(litert, await file, bundle.manifest, { ...options, threads });
     },
   },
@@ -186,11 +187,12 @@ function sizeOf({ files = {} }, artifact, library) {
 /**
  * Loads an artifact and checks it on golden samples.
  *
- * @param {{base: string, manifest: object, candidate: object, threads: number}} options
+ * @param {{base: string, manifest: object, candidate: object, threads: number, used?: number}} options
+ *   `threads` that there may be, and how many of them LiteRT.js shall use; TF.js decides by itself.
  * @param {(progress: {stage: string, loaded: number, total: number}) => void} onProgress In bytes.
  * @returns {Promise<{engine: Engine, check: object}>}
  */
-export async function open({ base, manifest, candidate, threads }, onProgress) {
+export async function open({ base, manifest, candidate, threads, used = threads }, onProgress) {
   const { library, backend } = candidate;
   let loaded = 0;
   let total = 0;
@@ -204,7 +206,7 @@ export async function open({ base, manifest, candidate, threads }, onProgress) {
   total = sizeOf(manifest, artifact, library);
   const start = performance.now();
   const { open: openModel, checked, mayPass } = LIBRARIES[library];
-  const runtime = await openModel(bundle, artifact, { backend, threads });
+  const runtime = await openModel(bundle, artifact, { library, backend, threads, used });
   watchContext(backend);
   const engine = new Engine(bundle, artifact, runtime, performance.now() - start);
   onProgress({ stage: 'check', loaded: total, total });

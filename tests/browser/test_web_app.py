@@ -89,8 +89,11 @@ def test_the_page_answers_by_itself_and_finds_the_fastest_runtime(
         stored = max(golden[number]["outputs"]["digit"])
         assert best == pytest.approx(stored, abs=6e-4)
     assert "the fastest of" in page.locator("#why").inner_text()
-    remembered = page.evaluate("() => Object.values(localStorage)")
-    assert [text.split(":")[0] for text in remembered] in (["tfjs-wasm"], ["litert-wasm"])
+    kept = page.evaluate("() => ({ ...localStorage })")
+    chosen = [value for key, value in kept.items() if key.startswith("packager:fastest:")]
+    assert re.fullmatch(r"(tfjs|litert)-wasm:tf(js|lite)/\w+ [1-8]", chosen[0])
+    started = [value for key, value in kept.items() if key.startswith("packager:start:")]
+    assert started == [chosen[0].partition(":")[0]]
     assert page.evaluate("() => crossOriginIsolated") is True
     hosts = {urlsplit(address).netloc for address in watched.requests}
     assert len([host for host in hosts if host]) == 1
