@@ -10,9 +10,8 @@ import { RuntimeError } from './runtimes/error.js';
 import * as litertRuntime from './runtimes/litert.js';
 import { load as loadTfjsModel } from './runtimes/tfjs.js';
 import { openStore } from './store.js';
+import { timed } from './timing.js';
 import { loadLibrary, vendored } from './vendored.js';
-
-const LIMITS = { warmUp: 3, runs: 30, ms: 2000 };
 
 // TF.js files name the versions that were seen to be right. LiteRT.js is in no such list: there all
 // golden samples decide, at every load.
@@ -136,17 +135,12 @@ class Engine {
     return compare(this.#bundle, id, { ...golden, samples }, bySample);
   }
 
-  /** Median of repeated runs on the first golden sample, or on zeros. */
-  async measure({ runs = LIMITS.runs, limitMs = LIMITS.ms } = {}) {
+  /** Times of repeated runs on the first golden sample, or on zeros; settings as in timing.js. */
+  async measure({ warm_up = 3, runs = 30, seconds = 2 } = {}) {
     const feed = await this.#someFeed();
-    for (let i = 0; i < LIMITS.warmUp; i += 1) await this.#timedRun(feed);
-    const found = [];
-    const start = performance.now();
-    while (found.length < runs && (found.length < 3 || performance.now() - start < limitMs)) {
-      found.push((await this.#timedRun(feed)).ms);
-    }
+    const times = await timed(() => this.#timedRun(feed), { warm_up, runs, seconds });
     return {
-      ...this.#times, p50_ms: median(found), runs: found.length,
+      ...this.#times, p50_ms: median(times), runs: times.length, times,
       memory_bytes: this.#runtime.memoryBytes(),
     };
   }

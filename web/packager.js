@@ -247,7 +247,7 @@ class Model extends EventTarget {
     try {
       session = await this.#openSession(candidate, { threads });
       const check = await session.call('check');
-      const measured = runs > 0 ? await session.call('measure', [{ runs }]) : {};
+      const { times, ...measured } = runs > 0 ? await session.call('measure', [{ runs }]) : {};
       return { ...row, ...check, ...measured, runtime, described: session.described };
     } catch (error) {
       return { ...row, status: 'failed', samples: 0, reason: error.message };
