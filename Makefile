@@ -87,14 +87,8 @@ test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, roo
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/tfjs tests/browser
 
-bench: demo ## side-by-side benchmarks, by hand; recorded in bench/README.md
-	$(BIN)/python -m bench.build
-	$(BIN)/python -m bench.tfjs
-	$(BIN)/python -m bench.web
-	$(BIN)/python -m bench.server
-	$(BIN)/python -m bench.server_limits
-	$(BIN)/python -m bench.edge dist/digits
-	$(BIN)/packager bench dist/digits
+bench: demo ## side-by-side benchmarks, by hand: all tables to bench/results.md
+	$(BIN)/python -m bench
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
