@@ -21,6 +21,7 @@ from packager.flags import (
     options,
     output_options,
     source_options,
+    trust_options,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def cli() -> None:
 @click.argument("model", required=False)
 @build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
-@click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@options(*trust_options)
 @click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @output_options
@@ -82,8 +83,7 @@ def init(model: str, target: str, **flags: Any) -> int:
 
 @cli.command()
 @click.argument("model")
-@options(*source_options)
-@click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@options(*source_options, *trust_options)
 @output_options
 def inspect(model: str, **flags: Any) -> int:
     """Say what MODEL is and which artifacts can be made of it, without converting it."""

@@ -29,6 +29,7 @@ class Model:
         input_shape: Fixed sizes, batch axis included, for device files, by input name; the name
             is empty where only one input is meant.
         allow_unsafe_code: Run code that the model file holds; a flag, never in a file.
+        allow_op: Operations of a SavedModel that may do more than compute; a flag, too.
     """
 
     source: str = ""
@@ -37,6 +38,7 @@ class Model:
     custom_objects: tuple[str, ...] = ()
     input_shape: dict[str, Shape] = field(default_factory=dict)
     allow_unsafe_code: bool = False
+    allow_op: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "custom_objects": Values.texts,
         "input_shape": Values.input_shape,
         "allow_unsafe_code": Values.switch,
+        "allow_op": Values.texts,
     },
     DataSource: {"source": Values.location, "limit": Values.whole},
     GateLimits: {
@@ -219,7 +222,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "force": Values.switch,
     },
 }
-_FLAGS_ONLY = ("force", "allow_unsafe_code", "verify")
+_FLAGS_ONLY = ("force", "allow_unsafe_code", "allow_op", "verify")
 # `model: digits.keras` is short for `model: {source: digits.keras}`.
 _SHORT_FORMS = {Model: "source", DataSource: "source"}
 

@@ -29,6 +29,17 @@ output_options = options(
     click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
 )
 
+# What a model may do beside computing; for one command only, never in a file.
+trust_options = (
+    click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code."),
+    click.option(
+        "--allow-op",
+        multiple=True,
+        metavar="NAME",
+        help="Open a SavedModel that holds this operation, which can do more than compute.",
+    ),
+)
+
 source_options = (
     click.option("--no-fold", is_flag=True, help="TF.js: keep normalisations as layers."),
     click.option("--fused-layers", is_flag=True, help="TF.js: faster classes of packager-layers."),
@@ -131,6 +142,7 @@ def model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "signature": flags["signature"],
         "custom_objects": _list(flags["custom_objects"]),
         "allow_unsafe_code": flags.get("allow_unsafe_code") or None,
+        "allow_op": list(flags.get("allow_op") or ()) or None,
     }
 
 

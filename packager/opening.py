@@ -27,6 +27,7 @@ def recognise(model: Model) -> ModelFile:
         model.source,
         architecture=model.architecture,
         allow_unsafe_code=model.allow_unsafe_code,
+        allow_ops=model.allow_op,
     )
 
 
