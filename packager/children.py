@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,12 +23,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from packager import errors
+from packager import errors, sandbox
 from packager.errors import PackagerError
 
 Handler = Callable[..., Any]
 
 _LOG_TAIL_LINES = 12
+# Converting models of gigabytes takes minutes; what takes hours never ends.
+LIMIT_S = 3 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -64,14 +67,26 @@ class Child:
         module: Dotted name of a module that calls `serve` when run.
         verbose: Let the child's own output through to standard error.
         temporary: A folder for the child's temporary files, which TensorFlow leaves behind.
+        trusted: It runs code that the user has named, which may need the network and the user's
+            environment; otherwise it gets neither. See sandbox.py.
+        limit_s: A request that takes longer ends the child.
     """
 
     def __init__(
-        self, module: str, *, verbose: bool = False, temporary: Path | None = None
+        self,
+        module: str,
+        *,
+        verbose: bool = False,
+        temporary: Path | None = None,
+        trusted: bool = False,
+        limit_s: float = LIMIT_S,
     ) -> None:
         self._module = module
         self._verbose = verbose
         self._temporary = temporary
+        self._trusted = trusted
+        self._limit_s = limit_s
+        self._is_late = False
         self._requests: list[_Request] = []
         self._answers: list[dict[str, Any]] = []
         self._replayed = 0
@@ -108,7 +123,13 @@ class Child:
 
     def again(self) -> Child:
         """Starts another child of the same kind that has been asked what this one must keep."""
-        child = Child(self._module, verbose=self._verbose, temporary=self._temporary)
+        child = Child(
+            self._module,
+            verbose=self._verbose,
+            temporary=self._temporary,
+            trusted=self._trusted,
+            limit_s=self._limit_s,
+        )
         for request in self._to_tell_again():
             child._requests.append(request)
             child._send(request.text)
@@ -144,12 +165,13 @@ class Child:
     def _start(self) -> None:
         # The name goes away at once; only the open file stays.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        command = [sys.executable, "-m", self._module]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            command if self._trusted else sandbox.command(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if self._verbose else self._log,
-            env=_environment(self._temporary),
+            env=_environment(self._temporary, trusted=self._trusted),
             text=True,
             encoding="utf-8",
         )
@@ -163,7 +185,7 @@ class Child:
     def _read(self) -> dict[str, Any]:
         """Reads the answer to the first request that has none."""
         while True:
-            line = self._process.stdout.readline() if self._process.stdout else ""
+            line = self._line()
             if not line:
                 crash = self._crash()
                 self._go_on()
@@ -175,9 +197,25 @@ class Child:
             if "error" in answer:
                 return answer
 
+    def _line(self) -> str:
+        timer = threading.Timer(self._limit_s, self._end_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._process.stdout.readline() if self._process.stdout else ""
+        finally:
+            timer.cancel()
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self._process.kill()
+
     def _crash(self) -> dict[str, Any]:
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._is_late:
+            how = f"ended by packager: it took longer than {self._limit_s:g} s"
+            self._is_late = False
         stage = self._requests[len(self._answers)].stage
         return {
             "error": "ChildCrashed",
@@ -242,9 +280,9 @@ def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, 
     }
 
 
-def _environment(temporary: Path | None) -> dict[str, str]:
+def _environment(temporary: Path | None, *, trusted: bool) -> dict[str, str]:
     """The child's environment: CPU only and quiet, whatever the user's shell has set."""
-    environment = dict(os.environ)
+    environment = dict(os.environ) if trusted else sandbox.environment(os.environ)
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     environment.update(

@@ -40,6 +40,13 @@ class Model:
     allow_unsafe_code: bool = False
     allow_op: tuple[str, ...] = ()
 
+    @property
+    def runs_code(self) -> bool:
+        """Whether the user has named Python code that belongs to the model."""
+        functions = [text for text in (self.source, self.architecture) if ":" in text]
+        is_named = any(not Path(text).exists() for text in functions)
+        return is_named or bool(self.custom_objects) or self.allow_unsafe_code
+
 
 @dataclass(frozen=True)
 class DataSource:
