@@ -105,7 +105,7 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	    "$$@"; }; \
 	compile pyproject.toml --extra build --extra server -o requirements/build.txt; \
 	compile pyproject.toml --extra server -c requirements/build.txt -o requirements/server.txt; \
-	compile pyproject.toml --extra build --extra server --extra browser --group dev \
+	compile pyproject.toml --extra build --extra server --extra sign --extra browser --group dev \
 	    -c requirements/build.txt -o requirements/dev.txt; \
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \

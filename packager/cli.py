@@ -102,17 +102,45 @@ def inspect(model: str, **flags: Any) -> int:
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--allow-model-code", is_flag=True, help="Run Python code that BUNDLE names.")
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="Public key of who must have signed BUNDLE."
+)
 @output_options
-def verify(bundle: Path, allow_model_code: bool, **flags: Any) -> int:
+def verify(bundle: Path, allow_model_code: bool, key: Path | None, **flags: Any) -> int:
     """Check every hash of BUNDLE and run every artifact on the golden samples."""
     from packager.verify import bundle_check
 
-    result = bundle_check.verify_bundle(bundle, _reporter(flags), allow_code=allow_model_code)
+    result = bundle_check.verify_bundle(
+        bundle, _reporter(flags), allow_code=allow_model_code, key=key
+    )
     if flags["as_json"]:
         click.echo(json.dumps(result.to_json(), ensure_ascii=False))
     else:
         bundle_check.show(result, _reporter(flags))
     return result.exit_code
+
+
+@cli.command()
+@click.argument("bundle", required=False, type=click.Path(path_type=Path))
+@click.option("--key", type=click.Path(path_type=Path), help="Private key: an Ed25519 PEM file.")
+@click.option(
+    "--new-key", type=click.Path(path_type=Path), metavar="FILE", help="Make a key first."
+)
+def sign(bundle: Path | None, key: Path | None, new_key: Path | None) -> int:
+    """Sign the manifest of BUNDLE, and with it the hashes of all its files."""
+    from packager import signing
+    from packager.bundle import find_bundle
+
+    if (key is None) == (new_key is None):
+        raise click.UsageError("give --key FILE, or --new-key FILE to make one")
+    if new_key is not None:
+        click.echo(f"{new_key} is yours alone; {signing.new_key(new_key)} is for everybody")
+    if bundle is not None:
+        written = signing.sign(find_bundle(bundle), key or new_key or Path())
+        click.echo(f"{written}\nnext: packager verify {bundle} --key PUBLIC_KEY")
+    elif key is not None:
+        raise click.UsageError("which bundle is to be signed?")
+    return 0
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
