@@ -6,12 +6,13 @@ STAMP := .venv/.stamp
 LEGACY := .venv-edge-legacy
 EDGE_OLDEST := .venv-edge-oldest
 TFJS_READER := .venv-tfjs-reader
+MICRO := .venv-micro
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,7 +44,14 @@ $(EDGE_OLDEST)/.stamp: $(UV) requirements/device-arm64.txt
 	  -r requirements/device-arm64.txt
 	@touch $@
 
+setup-micro: $(MICRO)/.stamp ## tflite-micro's interpreter, for tests
+
 setup-tfjs-reader: $(TFJS_READER)/.stamp ## the stock TF.js reader of weights, for tests
+
+$(MICRO)/.stamp: $(UV) requirements/micro.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(MICRO) \
+	  -r requirements/micro.txt
+	@touch $@
 
 $(TFJS_READER)/.stamp: $(UV) requirements/tfjs-reader.txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --target $(TFJS_READER) \
@@ -72,7 +80,7 @@ web/vendor/VERSIONS.json: $(STAMP) web/package-lock.json web/vendor.mjs
 demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 	$(BIN)/packager build --config examples/digits/package.yaml --output dist --force
 
-test: $(STAMP) vendor setup-legacy setup-edge-oldest setup-tfjs-reader setup-clients ## everything that CI runs
+test: $(STAMP) vendor setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
 	sh tests/edge/ensure-sshd.sh
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
@@ -105,11 +113,13 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	    "$$@"; }; \
 	compile pyproject.toml --extra build --extra server -o requirements/build.txt; \
 	compile pyproject.toml --extra server -c requirements/build.txt -o requirements/server.txt; \
-	compile pyproject.toml --extra build --extra server --extra sign --extra browser --group dev \
+	compile pyproject.toml --extra build --extra server --extra sign --extra browser \
+	    --extra search --group dev \
 	    -c requirements/build.txt -o requirements/dev.txt; \
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
 	compile --group node -o requirements/node.txt; \
+	compile --group micro --no-deps --prerelease allow -o requirements/micro.txt; \
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
 	compile --group clients -o requirements/clients.txt; \
 	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
@@ -134,4 +144,4 @@ wheel: $(STAMP) vendor ## build dist-wheel/*.whl
 	$(UV) build --quiet --wheel --out-dir dist-wheel
 
 clean:
-	rm -rf .venv $(LEGACY) $(EDGE_OLDEST) $(TFJS_READER) $(CLIENTS) .device-roots dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(LEGACY) $(EDGE_OLDEST) $(MICRO) $(TFJS_READER) $(CLIENTS) .device-roots dist dist-wheel web/vendor .pytest_cache .mypy_cache .ruff_cache

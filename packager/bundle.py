@@ -200,12 +200,15 @@ class GateLimits:
         min_agreement: Smallest share of samples with the source's answer.
         max_abs_diff: Largest difference of float32 outputs, as a share of the output's range.
         max_bytes: Largest size of an artifact.
+        max_error_growth: Largest growth of a regression's mean absolute error, as a share of the
+            source's.
     """
 
     max_drop: float | None = 0.01
     min_agreement: float | None = 0.98
     max_abs_diff: float | None = 1e-5
     max_bytes: int | None = None
+    max_error_growth: float | None = 0.1
 
 
 @dataclass(frozen=True)

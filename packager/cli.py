@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packager import __version__
+from packager import __version__, commands
+from packager.console import reporter_of as _reporter
 from packager.errors import PackagerError
 from packager.flags import (
     build_options,
@@ -26,7 +26,6 @@ from packager.flags import (
 
 if TYPE_CHECKING:
     from packager.config import Config
-    from packager.console import Reporter
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -347,11 +346,8 @@ def doctor(**flags: Any) -> int:
     return examination.exit_code(findings)
 
 
-def _reporter(flags: dict[str, Any]) -> Reporter:
-    from packager.console import Reporter
-
-    command = shlex.join(["packager", *sys.argv[1:]])
-    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"], command=command)
+cli.add_command(commands.explain)
+cli.add_command(commands.search)
 
 
 def _config(model: str | None, flags: dict[str, Any]) -> Config:

@@ -13,6 +13,8 @@ import yaml
 
 from packager.bundle import GateLimits
 from packager.errors import ConfigError
+from packager.quantize import settings
+from packager.quantize.settings import Int8
 from packager.values import Preprocess, Shape, UniqueKeyLoader, Values, yaml_problem
 
 
@@ -80,8 +82,10 @@ class Config:
         calibration: Sets the ranges of integer artifacts; None: these are not made.
         evaluation: Measures accuracy; None: it is not measured.
         targets: Artifact ids or kinds; empty: all that can be made.
+        runtimes: Interpreters that must run every TFLite artifact: `tflite-runtime==2.14`.
         tfjs_weights: Which weights of TF.js models to store in fewer bits: `float16`, `uint16` or
             `uint8`, each alone or as `uint8:PATTERN`.
+        int8: How the int8 artifacts are made.
         gates: Limits that each artifact must keep.
         golden: The samples that a bundle checks itself with.
         fold: Merge normalisations and activations into the layers before them in TF.js models.
@@ -102,7 +106,9 @@ class Config:
     calibration: DataSource | None = None
     evaluation: DataSource | None = None
     targets: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
     tfjs_weights: tuple[str, ...] = ()
+    int8: Int8 = field(default_factory=Int8)
     gates: GateLimits = field(default_factory=GateLimits)
     golden: Golden = field(default_factory=Golden)
     fold: bool = True
@@ -205,7 +211,9 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "min_agreement": Values.fraction_limit,
         "max_abs_diff": Values.limit,
         "max_bytes": Values.whole_limit,
+        "max_error_growth": Values.limit,
     },
+    Int8: settings.READERS,
     Golden: {"count": Values.whole, "seed": Values.seed},
     Config: {
         "model": Model,
@@ -219,7 +227,9 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "calibration": DataSource,
         "evaluation": DataSource,
         "targets": Values.texts,
+        "runtimes": Values.texts,
         "tfjs_weights": Values.weight_rules,
+        "int8": Int8,
         "gates": GateLimits,
         "golden": Golden,
         "fold": Values.switch,
@@ -330,10 +340,16 @@ _COMMENTS: dict[str, tuple[str, str]] = {
         "{source: evaluation.npz, limit: 1000}",
     ),
     "targets": ("Artifact ids or kinds. Default: all that can be made.", "[tflite, tfjs/layers]"),
+    "runtimes": ("Interpreters that must run every TFLite file.", "[tflite-runtime==2.14]"),
     "tfjs_weights": (
         "Smaller TF.js downloads: float16, uint16 or uint8, alone for all weights with two axes\n"
         "or more, or with a pattern of names.",
         "[float16, 'uint8:conv*/kernel']",
+    ),
+    "int8": (
+        "How int8 files are made: auto: true tries until the gates hold; algorithm, dense, and\n"
+        "layers in higher precision.",
+        "{auto: true}",
     ),
     "gates": ("Limits that each artifact must keep; false: no limit.", "{max_drop: 0.01}"),
     "fold": ("TF.js: merge normalisations and activations into the layers before them.", "true"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -76,6 +77,12 @@ class Reporter:
 
         self.warnings.append(text)
         self.rich.print(Text.assemble(("warning: ", "yellow"), text))
+
+
+def reporter_of(flags: Mapping[str, Any]) -> Reporter:
+    """The reporter that a command's `output_options` ask for."""
+    command = shlex.join(["packager", *sys.argv[1:]])
+    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"], command=command)
 
 
 def human_size(size_bytes: int) -> str:

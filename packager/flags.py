@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-_GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
+from packager.quantize import settings
+
+_GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes", "max_error_growth")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,6 +39,20 @@ trust_options = (
         multiple=True,
         metavar="NAME",
         help="Open a SavedModel that holds this operation, which can do more than compute.",
+    ),
+)
+
+precision_options = options(
+    click.option("--auto", is_flag=True, help="int8: try algorithms and layers in float."),
+    click.option("--require-integer", is_flag=True, help="With --auto: no float operators."),
+    click.option("--keep-float", multiple=True, metavar="LAYER", help="int8: these stay float."),
+    click.option(
+        "--edgetpu-io",
+        type=click.Choice(["int8", "uint8"]),
+        help="--only edgetpu: type of inputs and outputs (int8).",
+    ),
+    click.option(
+        "--from-search", metavar="FILE[#N]", help="int8: as trial N of `packager search`."
     ),
 )
 
@@ -72,9 +88,16 @@ build_options = options(
     ),
     click.option("--calibration-limit", type=int, help="Use at most so many of them."),
     click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
+    precision_options,
     click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
+    ),
+    click.option(
+        "--runtime",
+        multiple=True,
+        metavar="PACKAGE[==VERSION]",
+        help="Only TFLite files that this interpreter runs: tflite-runtime==2.14, tflite-micro.",
     ),
     click.option(
         "--tfjs-weights",
@@ -99,6 +122,11 @@ build_options = options(
         help="Gate: largest difference of float32 outputs, a share of the output's range.",
     ),
     click.option("--max-bytes", type=int, help="Gate: largest size of an artifact."),
+    click.option(
+        "--max-error-growth",
+        type=float,
+        help="Gate: largest growth of a regression's mean error, a share of the source's.",
+    ),
 )
 
 
@@ -124,7 +152,9 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
         "targets": list(flags["only"]) or None,
+        "runtimes": list(flags["runtime"]) or None,
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
+        "int8": settings.section(flags),
         "gates": {key: flags[key] for key in _GATES},
         "fold": False if flags["no_fold"] else None,
         "fused_layers": flags["fused_layers"] or None,

@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from packager.bundle import Artifact, Manifest, Refusal
 from packager.children import Child
 from packager.config import Config
 from packager.console import Reporter
 from packager.errors import PackagerError, UnsupportedError
+from packager.quantize.ladder import Climb
 from packager.samples import Samples
 from packager.targets import Selection, Target
 
@@ -44,6 +46,10 @@ class Job:
         failures: What should have been made and was not.
         operators: Of each TFLite artifact the operators with their counts, by artifact id.
         float_files: Of each TFLite artifact the float file that it was made from.
+        layer_names: Names of the Keras model's layers, for TFLite artifacts.
+        edgetpu: What is predicted for the Edge TPU, and what its compiler said.
+        integer_base: The float file that integer artifacts are made from.
+        climbs: What `--auto` tried, by artifact id.
     """
 
     config: Config
@@ -60,6 +66,10 @@ class Job:
     failures: list[Failure] = field(default_factory=list)
     operators: dict[str, dict[str, int]] = field(default_factory=dict)
     float_files: dict[str, Path] = field(default_factory=dict)
+    layer_names: tuple[str, ...] = ()
+    edgetpu: dict[str, Any] = field(default_factory=dict)
+    integer_base: Path | None = None
+    climbs: dict[str, Climb] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def making(self, targets: Sequence[Target], stage: str, *files: Path) -> Iterator[list[str]]:

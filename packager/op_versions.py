@@ -79,6 +79,18 @@ _BY_TYPE: dict[str, tuple[int, int]] = {
 _DECIDING_INPUT = {"SPLIT": 1}
 
 
+# The version that each operator needs for int8, at most; those that depend on attributes included.
+INT8_VERSIONS = {
+    **{name: versions[0] for name, versions in _BY_TYPE.items()},
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "FULLY_CONNECTED": 4,
+    "TRANSPOSE_CONV": 3,
+    "QUANTIZE": 1,
+    "MUL": 3,
+}
+
+
 def required(name: str, op: Any, tensors: tuple[list[Any], list[Any]]) -> int:
     """Returns the version that an operator needs at least.
 

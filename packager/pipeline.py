@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packager import assets, bundle, describe, opening, publish, report, samples, web
+from packager import (
+    assets,
+    bundle,
+    describe,
+    opening,
+    publish,
+    report,
+    runtime_profiles,
+    samples,
+    web,
+)
 from packager.bundle import Golden, Manifest
 from packager.children import Child, Pending, scratch
 from packager.config import Config
@@ -25,6 +35,7 @@ from packager.job import Failure, Job, remove
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
+from packager.quantize import settings
 from packager.report import measure
 from packager.report.inside import inside_tflite
 from packager.report.measure import Measured
@@ -72,6 +83,8 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         PackagerError: Nothing was published, and why.
     """
     selection = select(config.targets, calibrated=config.calibration is not None)
+    settings.check(config)
+    runtime_profiles.parse_all(config.runtimes)
     if config.web:
         web.files()  # lacking runtimes are reported before the work, not after it
     with reporter.stage("recognise the model") as detail:

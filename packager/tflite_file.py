@@ -5,6 +5,7 @@ Runs in the LiteRT child process. The object classes are `ai_edge_litert`'s gene
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import struct
@@ -52,6 +53,7 @@ class Description:
             activations are all integers.
         float_ops: Names of the operators with float activations, each once.
         hybrid_ops: Names of the operators with float activations and int8 weights.
+        float16_weights: Whether a tensor is stored in float16.
         flex_ops: Operators that need TensorFlow's own runtime, and other custom ones.
         min_version: The oldest version of each interpreter package that runs it right.
         problems: What makes the file unfit: dynamic shapes, scales that are zero or not finite.
@@ -62,6 +64,7 @@ class Description:
     integer_op_share: float
     float_ops: tuple[str, ...]
     hybrid_ops: tuple[str, ...]
+    float16_weights: bool
     flex_ops: tuple[str, ...]
     min_version: dict[str, str]
     problems: tuple[str, ...]
@@ -72,7 +75,12 @@ def read(path: Path) -> Model:
 
     The tree's arrays are views of the bytes, so the file itself may be overwritten later.
     """
-    model = flatbuffer_utils.read_model_from_bytearray(path.read_bytes())
+    return read_bytes(path.read_bytes())
+
+
+def read_bytes(content: bytes) -> Model:
+    """As `read`, of a file's content."""
+    model = flatbuffer_utils.read_model_from_bytearray(content)
     for buffer in model.buffers:
         # Buffers outside the tables come as bytes, which the packer would copy one by one.
         if isinstance(buffer.data, bytes):
@@ -83,10 +91,15 @@ def read(path: Path) -> Model:
 def write(model: Model, path: Path) -> None:
     """Writes an object tree; the 2 GB limit of the format raises ConversionError."""
     try:
-        content = flatbuffer_utils.convert_object_to_bytearray(model)
+        content = to_bytes(model)
     except Exception as error:
         raise ConversionError(f"{path.name} cannot be serialised: {error}") from error
     path.write_bytes(content)
+
+
+def to_bytes(model: Model) -> bytes:
+    """The content of a file."""
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
 
 
 def name_ends(model: Model, inputs: list[str], outputs: list[str]) -> None:
@@ -112,6 +125,38 @@ def name_ends(model: Model, inputs: list[str], outputs: list[str]) -> None:
         setattr(signature, field, [_tensor_map(n, i) for n, i in zip(names, indices, strict=True)])
     _rename_tensors(graph, inputs, outputs)
     model.signatureDefs = [signature]
+
+
+def make_ends_uint8(model: Model) -> None:
+    """Gives int8 ends the type uint8: one QUANTIZE at each, which adds 128 and loses nothing."""
+    graph = model.subgraphs[0]
+    model.operatorCodes.append(_operator_code(schema.BuiltinOperator.QUANTIZE, None, 1))
+    code = len(model.operatorCodes) - 1
+    for ends, maps, is_input in (
+        (graph.inputs, model.signatureDefs[0].inputs, True),
+        (graph.outputs, model.signatureDefs[0].outputs, False),
+    ):
+        for place, inner in enumerate(map(int, ends)):
+            if graph.tensors[inner].type != schema.TensorType.INT8:
+                continue
+            outer = _as_uint8(graph, inner)
+            op = schema.OperatorT()
+            op.opcodeIndex = code
+            op.inputs, op.outputs = ([outer], [inner]) if is_input else ([inner], [outer])
+            graph.operators.insert(0 if is_input else len(graph.operators), op)
+            ends[place] = outer
+            for entry in maps:
+                entry.tensorIndex = outer if entry.tensorIndex == inner else entry.tensorIndex
+
+
+def _as_uint8(graph: Any, inner: int) -> int:
+    """Adds the uint8 twin of an int8 tensor, which takes its name; returns its number."""
+    tensor = copy.deepcopy(graph.tensors[inner])
+    tensor.type, tensor.buffer = schema.TensorType.UINT8, 0
+    tensor.quantization.zeroPoint = [int(z) + 128 for z in tensor.quantization.zeroPoint]
+    graph.tensors[inner].name += b"/int8"
+    graph.tensors.append(tensor)
+    return len(graph.tensors) - 1
 
 
 def embed_card(model: Model, card: dict[str, Any]) -> None:
@@ -180,6 +225,11 @@ def describe(model: Model) -> Description:
         integer_op_share=len(kinds["integer"]) / total if total else 0.0,
         float_ops=tuple(sorted(set(kinds["float"] + kinds["hybrid"]))),
         hybrid_ops=tuple(sorted(set(kinds["hybrid"]))),
+        float16_weights=any(
+            DTYPES[tensor.type] == "float16"
+            for graph in model.subgraphs
+            for tensor in graph.tensors
+        ),
         flex_ops=tuple(sorted(set(flex))),
         min_version=min_versions(_uses(model)),
         problems=tuple(_problems(model)),
@@ -206,8 +256,10 @@ def _operators(model: Model) -> Iterator[tuple[Any, Op, str]]:
 
 def _uses(model: Model) -> Iterator[OpUse]:
     for graph, op, name in _operators(model):
-        activations = [t for t in _tensors(graph, op)[1] if t is not None]
-        dtype = DTYPES[activations[0].type] if activations else ""
+        inputs, outputs = ([t for t in side if t is not None] for side in _tensors(graph, op))
+        dtype = DTYPES[outputs[0].type] if outputs else ""
+        if name == "QUANTIZE" and DTYPES[inputs[0].type] not in _FLOATS:
+            dtype = f"{DTYPES[inputs[0].type]} to {dtype}"
         yield name, model.operatorCodes[op.opcodeIndex].version, dtype
 
 

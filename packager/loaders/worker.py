@@ -143,6 +143,12 @@ class Worker:
         with recurrent.unrolled(self.opened.keras_model) as found:
             return tflite.convert(self.opened, Path(path), input_shapes) if found else None
 
+    def layer_names(self) -> list[str]:
+        """Names of the Keras model's layers in topological order, nested ones too; else none."""
+        model = self.opened.keras_model
+        layers = [] if model is None else model._flatten_layers(include_self=False)
+        return list(dict.fromkeys(layer.name for layer in layers))
+
     def write_layer_graph(self, folder: str) -> bool:
         """Writes the model's `LayerGraph`; False where it has none."""
         if self.opened.keras_model is None:
@@ -308,6 +314,7 @@ if __name__ == "__main__":
             "write_warmup": worker.write_warmup,
             "convert_tflite": worker.convert_tflite,
             "convert_unrolled": worker.convert_unrolled,
+            "layer_names": worker.layer_names,
             "write_layer_graph": worker.write_layer_graph,
             "write_tfjs_graph": worker.write_tfjs_graph,
             "reasons_against_tfjs_graph": worker.reasons_against_tfjs_graph,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ def measure(model: str, other: str, samples: str) -> list[dict[str, Any]]:
         In the order of execution, `tensor`, `layer` and `error`: the root of the mean squared
         difference as a share of the root of the mean square of the float values.
     """
-    theirs, ours = (_tensors(Path(path), Path(samples)) for path in (model, other))
+    arrays = {
+        path.stem: np.load(path, mmap_mode="r") for path in sorted(Path(samples).glob("*.npy"))
+    }
+    theirs, ours = (tensors(Path(path), arrays) for path in (model, other))
     found = []
     for name, wanted in theirs.items():
         value = ours.get(name)
@@ -42,8 +46,13 @@ def measure(model: str, other: str, samples: str) -> list[dict[str, Any]]:
     return found
 
 
-def _tensors(model: Path, samples: Path) -> dict[str, Array]:
-    """Float64 values `[samples, ...]` of the activations, by tensor name in order of execution."""
+def tensors(model: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Float64 values `[samples, ...]` of the activations, by tensor name in order of execution.
+
+    Args:
+        model: The file.
+        arrays: The inputs `[N, ...]` by name; the first few samples are run.
+    """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     interpreter = Interpreter(
@@ -52,7 +61,6 @@ def _tensors(model: Path, samples: Path) -> dict[str, Array]:
         experimental_preserve_all_tensors=True,
     )
     interpreter.allocate_tensors()
-    arrays = {path.stem: np.load(path, mmap_mode="r") for path in sorted(samples.glob("*.npy"))}
     details = {d["name"]: d for d in interpreter.get_tensor_details()}
     made = _in_order(interpreter, details)
     found: dict[str, list[Array]] = {name: [] for name in made}

@@ -14,15 +14,18 @@ def _weights(granularity: str) -> dict[str, Any]:
     return {"num_bits": 8, "symmetric": True, "granularity": granularity, "dtype": "INT"}
 
 
-def _rule(operation: str, algorithm: str, config: dict[str, Any] | None = None) -> Rule:
-    rule: Rule = {"regex": ".*", "operation": operation, "algorithm_key": algorithm}
+def rule(
+    operation: str, algorithm: str, config: dict[str, Any] | None = None, *, regex: str = ".*"
+) -> Rule:
+    """One rule for an operation (`*`: all) whose output tensors' names match."""
+    found: Rule = {"regex": regex, "operation": operation, "algorithm_key": algorithm}
     if config is not None:
-        rule["op_config"] = config
-    return rule
+        found["op_config"] = config
+    return found
 
 
 def _dynamic(operation: str, granularity: str) -> Rule:
-    return _rule(
+    return rule(
         operation,
         "min_max_uniform_quantize",
         {
@@ -33,10 +36,18 @@ def _dynamic(operation: str, granularity: str) -> Rule:
     )
 
 
-def _static(activation_bits: int, operation: str = "*", granularity: str = "CHANNELWISE") -> Rule:
-    return _rule(
+def static(
+    activation_bits: int,
+    operation: str = "*",
+    granularity: str = "CHANNELWISE",
+    *,
+    algorithm: str = "min_max_uniform_quantize",
+    regex: str = ".*",
+) -> Rule:
+    """A rule for 8-bit weights and integer activations with calibrated scales."""
+    return rule(
         operation,
-        "min_max_uniform_quantize",
+        algorithm,
         {
             "activation_tensor_config": {
                 "num_bits": activation_bits,
@@ -48,10 +59,11 @@ def _static(activation_bits: int, operation: str = "*", granularity: str = "CHAN
             "compute_precision": "INTEGER",
             "explicit_dequantize": False,
         },
+        regex=regex,
     )
 
 
-_FLOAT16 = _rule(
+_FLOAT16 = rule(
     "*",
     "float_casting",
     {
@@ -60,7 +72,7 @@ _FLOAT16 = _rule(
         "explicit_dequantize": True,
     },
 )
-_FLOAT_ENDS = [_rule("INPUT", "no_quantize"), _rule("OUTPUT", "no_quantize")]
+FLOAT_ENDS = [rule("INPUT", "no_quantize"), rule("OUTPUT", "no_quantize")]
 
 RECIPES: dict[str, list[Rule]] = {
     "float16": [_FLOAT16],
@@ -73,8 +85,8 @@ RECIPES: dict[str, list[Rule]] = {
         _dynamic("DEPTHWISE_CONV_2D", "CHANNELWISE"),
         _dynamic("FULLY_CONNECTED", "TENSORWISE"),
     ],
-    "int8": [_static(8)],
-    "int8_float_io": [_static(8), *_FLOAT_ENDS],
-    "int16x8": [_static(16), _static(16, "FULLY_CONNECTED", "TENSORWISE")],
+    "int8": [static(8)],
+    "int8_float_io": [static(8), *FLOAT_ENDS],
+    "int16x8": [static(16), static(16, "FULLY_CONNECTED", "TENSORWISE")],
 }
 CALIBRATED = ("int8", "int8_float_io", "int16x8")

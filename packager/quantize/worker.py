@@ -16,9 +16,10 @@ import numpy as np
 from packager import tflite_file
 from packager.bundle import to_json
 from packager.children import serve
-from packager.errors import ConversionError, UnsupportedError, brief
-from packager.quantize import layer_errors
-from packager.quantize.recipes import RECIPES
+from packager.errors import ConfigError, ConversionError, UnsupportedError, brief
+from packager.quantize import layer_errors, op_layers, trials
+from packager.quantize.plan import Plan, rules
+from packager.quantize.recipes import RECIPES, Rule
 
 SIGNATURE = tflite_file.SIGNATURE.decode()
 
@@ -37,13 +38,15 @@ def complete(source: str, target: str, inputs: list[str], outputs: list[str]) ->
     return _checked(model, "float32")
 
 
-def calibrate(model: str, samples: str, ranges: str) -> list[str]:
-    """Records the true minimum and maximum of every tensor over all samples.
+def calibrate(model: str, samples: str, ranges: str, algorithm: str = "min_max") -> list[str]:
+    """Records the range of every tensor over the samples, whatever their order.
 
     Args:
         model: The float32 file.
         samples: Folder with one `[N, ...]` array `<input name>.npy` per input.
         ranges: File for the result: JSON, `[minimum, maximum]` by tensor name.
+        algorithm: `min_max`: the smallest minimum and the largest maximum; `average`: the means
+            of all samples' minima and maxima, which leave outliers out.
 
     Returns:
         Names of the tensors that were constant: the samples do not show their range.
@@ -62,16 +65,27 @@ def calibrate(model: str, samples: str, ranges: str) -> list[str]:
         num_threads=1,
         mode=calibrator.CalibrationMode.CALIBRATION_PROFILER_BASED,
         # The default is a moving average, which depends on the order of the samples.
-        qsv_update_func=qsv_utils.min_max_update,
+        qsv_update_func=qsv_utils.min_max_update if algorithm == "min_max" else _add,
     )
+    count = 0
     for sample in _samples(Path(samples)):
         work.calibrate({SIGNATURE: [sample]}, recipe)
+        count += 1
     found = _check_ranges(work.get_model_qsvs())
+    if algorithm == "average":
+        found = {name: [low / count, high / count] for name, (low, high) in found.items()}
     Path(ranges).write_text(json.dumps(found), encoding="utf-8")
     return [name for name, (low, high) in found.items() if low == high]
 
 
-def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> dict[str, Any]:
+def quantize(
+    model: str,
+    target: str,
+    mode: str,
+    ranges: str | None = None,
+    plan: dict[str, Any] | None = None,
+    layers: list[str] | None = None,
+) -> dict[str, Any]:
     """Writes one quantized variant of the float32 file and describes it.
 
     Args:
@@ -79,19 +93,38 @@ def quantize(model: str, target: str, mode: str, ranges: str | None = None) -> d
         target: The file to write.
         mode: A key of `RECIPES`.
         ranges: What `calibrate` wrote, for the modes that need it.
+        plan: A `Plan` in place of the mode's recipe.
+        layers: Names of the Keras layers, which the plan's names refer to.
     """
     from litert_quantizer import quantizer
 
     work = quantizer.Quantizer(model)
-    work.load_quantization_recipe(RECIPES[mode])
-    known = _read_ranges(Path(ranges)) if ranges else None
+    recipe = RECIPES.get(mode)
+    if plan is not None:
+        recipe = _planned(Path(model), Plan.from_json(plan), layers or [])
+    work.load_quantization_recipe(recipe)
+    known = trials.read_ranges(Path(ranges)) if ranges else None
     result = work.quantize(known, enable_progress_bar=False, enable_progress_report=False)
     Path(target).write_bytes(result.quantized_model)
     quantized = tflite_file.read(Path(target))
     tflite_file.settle_unused_outputs(quantized)
     tflite_file.raise_versions(quantized)
+    if plan is not None and plan.get("uint8_io"):
+        tflite_file.make_ends_uint8(quantized)
     tflite_file.write(quantized, Path(target))
-    return _checked(quantized, mode)
+    uint8 = plan is not None and plan.get("uint8_io")
+    return _checked(quantized, mode, "uint8" if uint8 else None)
+
+
+def _planned(model: Path, plan: Plan, layers: list[str]) -> list[Rule]:
+    tensors = op_layers.tensors_of(op_layers.read_ops(tflite_file.read(model), layers))
+    unknown = [name for name in plan.layers if name not in tensors]
+    if unknown:
+        raise ConfigError(
+            f"int8.layers: no operator of the TFLite file is of the layer {unknown[0]!r}",
+            hint=f"layers with operators: {', '.join(tensors)}",
+        )
+    return rules(plan, tensors)
 
 
 def embed_card(path: str, card: dict[str, Any]) -> None:
@@ -157,12 +190,11 @@ def _samples(folder: Path) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         yield {name: np.ascontiguousarray(array[i : i + 1]) for name, array in arrays.items()}
 
 
-def _read_ranges(path: Path) -> Calibration:
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        name: {"min": np.array([low]), "max": np.array([high])}
-        for name, (low, high) in stored.items()
-    }
+def _add(sums: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
+    """Sums of the samples' minima and maxima: their means do not depend on the order."""
+    if not sums:
+        return sample
+    return {key: sums[key] + sample[key] for key in ("min", "max")}
 
 
 def _check_ranges(ranges: Calibration) -> dict[str, list[float]]:
@@ -188,12 +220,12 @@ def _fix_shapes(model: Any) -> None:
                 tensor.shapeSignature = None
 
 
-def _checked(model: Any, mode: str) -> dict[str, Any]:
+def _checked(model: Any, mode: str, dtype: str | None = None) -> dict[str, Any]:
     description = tflite_file.describe(model)
     problems = list(description.problems)
     if description.flex_ops:
         problems.append(f"operators that need another runtime: {', '.join(description.flex_ops)}")
-    expected = {"int8": "int8", "int16x8": "int16"}.get(mode)
+    expected = dtype or {"int8": "int8", "edgetpu": "int8", "int16x8": "int16"}.get(mode)
     for end in description.io:
         if expected and end.dtype not in (expected, "int32", "int64", "bool"):
             problems.append(f"{end.role} {end.name} is {end.dtype}, not {expected}")
@@ -223,8 +255,14 @@ def _kept_its_promise(description: tflite_file.Description, mode: str) -> bool:
 
 
 if __name__ == "__main__":
+    tried = trials.Handlers()
     serve(
         {
+            "open_trials": tried.open,
+            "run_trial": tried.run,
+            "spreads": tried.spreads,
+            "time_trial": tried.time,
+            "time_float": tried.time_float,
             "complete": complete,
             "compare": compare,
             "layers": layers,

@@ -54,17 +54,22 @@ def draw(report: Json) -> dict[str, Any]:
         "ranges": _ranges(measured.get("calibration_ranges") or [], measured.get("layers") or {}),
         "latency": _latency(report),
     }
-    drawn: dict[str, Any] = {name: _svg(spec) for name, spec in specs.items() if spec}
+    drawn: dict[str, Any] = {name: svg(spec) for name, spec in specs.items() if spec}
     labels = list(report["labels"])
     drawn["confusion"] = {
-        name: _svg(_confusion(found["matrix"], labels))
+        name: svg(_confusion(found["matrix"], labels))
         for name, found in side_by_side(measured.get("confusion") or {})
         if "matrix" in found
     }
     return drawn
 
 
-def _svg(spec: Json) -> str:
+def svg(spec: Json) -> str:
+    """Draws a Vega-Lite specification.
+
+    Raises:
+        EnvironmentLacks: vl-convert-python is not installed.
+    """
     try:
         import vl_convert
     except ImportError as error:

@@ -7,7 +7,8 @@ from typing import Any
 
 from packager.errors import PackagerError
 from packager.job import Job
-from packager.targets.tflite import RANGES
+from packager.quantize import ladder
+from packager.quantize.decide import RANGES
 from packager.tflite_names import layer_of, plain
 
 # The artifacts whose layers are compared with the float file's, where they were made.
@@ -15,13 +16,16 @@ _COMPARED = ("tflite/int8", "tflite/dynamic_int8")
 
 
 def inside_tflite(job: Job) -> dict[str, Any]:
-    """Returns `operators`, `calibration_ranges` and `layers` of `report.json` (docs/report.md)."""
+    """Returns what `report.json` shows of the inside: `report.json` (docs/report.md)."""
     ranges = job.work / RANGES
     return {
         "operators": {a.id: job.operators[a.id] for a in job.artifacts if a.id in job.operators},
         "calibration_ranges": _ranges(json.loads(ranges.read_text(encoding="utf-8")))
         if ranges.is_file()
         else [],
+        **({"edgetpu": job.edgetpu} if job.edgetpu else {}),
+        "layer_names": list(job.layer_names),
+        "auto": {name: ladder.to_json(climb) for name, climb in job.climbs.items()},
         "layers": _layers(job) if job.config.verify else {},
     }
 

@@ -44,10 +44,28 @@ TARGETS = {
         Target("tflite/int8", "packager.targets.tflite", "int8", calibrated=True),
         Target("tflite/int8_float_io", "packager.targets.tflite", "int8_float_io", calibrated=True),
         Target("tflite/int16x8", "packager.targets.tflite", "int16x8", calibrated=True),
+        Target(
+            "tflite/edgetpu",
+            "packager.targets.tflite",
+            "edgetpu",
+            calibrated=True,
+            on_request=True,
+        ),
+        Target(
+            "tflite/int8_edgetpu",
+            "packager.targets.tflite",
+            "int8_edgetpu",
+            calibrated=True,
+            on_request=True,
+        ),
         Target("tfjs/layers", "packager.targets.tfjs"),
         Target("tfjs/graph", "packager.targets.tfjs_graph", on_request=True),
     )
 }
+
+
+# Other names: by what it runs on, and by what the compiler makes of it where it is installed.
+_SHORT = {"edgetpu": "tflite/edgetpu", "tflite/int8_edgetpu": "tflite/edgetpu"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +114,7 @@ def select(only: Sequence[str], *, calibrated: bool) -> Selection:
         ]
         return Selection(tuple(chosen), explicit=False)
     wanted: set[str] = set()
-    for name in only:
+    for name in (_SHORT.get(name, name) for name in only):
         matches = [t for t in TARGETS.values() if name == t.id or _is_of_kind(t, name)]
         if not matches:
             _refuse(name)

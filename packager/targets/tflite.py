@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packager import runtime_profiles
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
 from packager.console import human_size
+from packager.edgetpu import build
 from packager.errors import UnsupportedError, brief
 from packager.loaders import graph
 from packager.loaders.opened import End, OpenedModel
+from packager.quantize import decide
+from packager.quantize.decide import RANGES
+from packager.quantize.plan import Plan
 from packager.targets import Target, saved_model
 
 if TYPE_CHECKING:
     from packager.children import Pending
     from packager.job import Job
 
-RANGES = "calibration.json"
 _FLEX_OP = re.compile(r"'tf\.([A-Za-z0-9]+)' op is neither|Flex ops: Flex(\w+)")
 # TFLite's kernels compute in float32 and in integers.
 _NO_KERNELS = ("float16", "bfloat16", "float64", "complex64", "complex128")
@@ -140,8 +144,12 @@ def _explain(error: Exception) -> UnsupportedError:
     return UnsupportedError(f"TensorFlow's TFLite converter failed: {brief(error)}")
 
 
-def ask(job: Job) -> tuple[Pending, Pending | None]:
-    """Asks for the converter's float file, and for one without loops where integers are wanted."""
+def ask(job: Job) -> tuple[Pending, Pending | None, Pending]:
+    """Asks for the converter's float file, and for one without loops where integers are wanted.
+
+    Returns:
+        Both answers, the second None where it is not asked for, and the names of the layers.
+    """
     shapes = job.config.model.input_shape
     base = job.source.submit(
         "convert_tflite",
@@ -149,15 +157,16 @@ def ask(job: Job) -> tuple[Pending, Pending | None]:
         path=job.work / "converter.tflite",
         input_shapes=shapes,
     )
+    names = job.source.submit("layer_names", "naming the layers")
     if not any(target.calibrated for target in job.selection.of(__name__)):
-        return base, None
+        return base, None, names
     unrolled = job.source.submit(
         "convert_unrolled",
         "unrolling the recurrent layers",
         path=job.work / "unrolled-converter.tflite",
         input_shapes=shapes,
     )
-    return base, unrolled
+    return base, unrolled, names
 
 
 def files(job: Job, target: Target) -> list[Path]:
@@ -165,7 +174,7 @@ def files(job: Job, target: Target) -> list[Path]:
     return [job.folder / "tflite" / f"{job.manifest.name}.{target.mode}.tflite"]
 
 
-def make(job: Job, pending: tuple[Pending, Pending | None]) -> None:
+def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
     """Makes the float file complete, calibrates once, and quantizes every variant from it."""
     targets = job.selection.of(__name__)
     base = job.work / "float32.tflite"
@@ -175,11 +184,15 @@ def make(job: Job, pending: tuple[Pending, Pending | None]) -> None:
         detail.append(human_size(base.stat().st_size))
     integer = [t for t in targets if t.calibrated and not job.lost(t)]
     integer_base = _unroll(job, integer, base, pending[1])
+    job.layer_names = tuple(pending[2].result())
     _calibrate(job, [t for t in integer if not job.lost(t)], integer_base)
+    plans = decide.plans(job, [t for t in integer if not job.lost(t)], integer_base)
     for target in targets:
         if not job.lost(target):
             model = integer_base if target.calibrated else base
-            _make_variant(job, target, model, described)
+            _make_variant(job, target, model, described, plans.get(target.id))
+    if any(artifact.id == build.INPUT for artifact in job.artifacts):
+        build.finish(job)
 
 
 def _complete(job: Job, source: Path, target: Path, ends: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +243,9 @@ def _calibrate(job: Job, targets: Sequence[Target], base: Path) -> None:
             )
 
 
-def _make_variant(job: Job, target: Target, base: Path, described: dict[str, Any]) -> None:
+def _make_variant(
+    job: Job, target: Target, base: Path, described: dict[str, Any], plan: Plan | None
+) -> None:
     (path,) = files(job, target)
     path.parent.mkdir(exist_ok=True)
     with job.making([target], target.id, path) as detail:
@@ -243,8 +258,11 @@ def _make_variant(job: Job, target: Target, base: Path, described: dict[str, Any
                 model=base,
                 target=path,
                 mode=target.mode,
-                ranges=job.work / RANGES if target.calibrated else None,
+                ranges=decide.ranges(job, plan) if target.calibrated else None,
+                plan=None if plan is None else plan.to_json(),
+                layers=list(job.layer_names),
             )
+        runtime_profiles.check(job.config.runtimes, target.id, described)
         runtime = Runtime("tflite", described["min_version"])
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
         card = {**job.manifest.card(), "runtime": to_json(runtime)}
@@ -272,7 +290,9 @@ def _describe(
         io=io,
         batch=1,
         quantization=Quantization(
-            mode, description["integer_op_share"], tuple(description["float_ops"])
+            "int8" if mode == "edgetpu" else mode,
+            description["integer_op_share"],
+            tuple(description["float_ops"]),
         ),
         size_bytes=path.stat().st_size,
     )

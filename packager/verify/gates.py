@@ -70,6 +70,9 @@ def check(
             slack=_ROUNDING,
         ),
     ]
+    if "error_growth" in metrics:
+        growth = metrics["error_growth"]
+        checks.append(_upper("max_error_growth", growth, limits.max_error_growth, ""))
     if mode in _EXACT_MODES:
         limit = _diff_limit(limits.max_abs_diff, mode, rounding)
         checks.append(_upper("max_abs_diff", metrics.get("range_diff"), limit, "not measured"))

@@ -17,6 +17,9 @@ _BLOCK = 1024
 # Two regression outputs agree when they differ by at most this share of the output's range.
 REGRESSION_TOLERANCE = 0.02
 _SMALLEST_SHARE = 0.05
+# A source's error below this share of its output's range counts as this much: what grows from
+# nothing would have grown without bounds.
+_LEAST_ERROR = 0.01
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ def measure(
     Returns:
         `max_abs_diff` and `mean_abs_diff` in the output's units, `range_diff` (the largest
         difference as a share of its output's range), `agreement` (0..1), and with targets
-        `accuracy` and `drop` (0..1), or `mean_abs_error` for a regression. `non_finite` counts
+        `accuracy` and `drop` (0..1), or for a regression `mean_abs_error` and `error_growth`, its
+        growth as a share of the source's. `non_finite` counts
         the artifact's values that are NaN or infinite; everything else is absent then.
     """
     non_finite = sum(_non_finite(load(artifact, spec)) for spec in task.outputs)
@@ -97,9 +101,16 @@ def measure(
         found["accuracy"] = accuracy(task, ours, targets)
         found["drop"] = accuracy(task, theirs, targets) - found["accuracy"]
     elif targets is not None and task.kind == "regression":
-        error = _difference(targets, ours)
-        found["mean_abs_error"] = error.total / error.count
+        error, least = _mean_error(targets, ours), _LEAST_ERROR * ranges[task.main.name]
+        source_error = _mean_error(targets, theirs)
+        found["mean_abs_error"] = error
+        found["error_growth"] = (error - source_error) / max(source_error, least)
     return found
+
+
+def _mean_error(targets: Array, outputs: Array) -> float:
+    found = _difference(targets, outputs)
+    return found.total / found.count
 
 
 def accuracy(task: Task, outputs: Array, targets: Array) -> float:

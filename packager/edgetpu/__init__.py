@@ -1,0 +1,1 @@
+"""The Edge TPU: predicts what its compiler maps, and runs the compiler where it is installed."""
