@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from packager.errors import PackagerError
 Handler = Callable[..., Any]
 
 _LOG_TAIL_LINES = 12
+_answers: IO[str] | None = None  # in a child, the way to its parent
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,23 @@ class Child:
         module: Dotted name of a module that calls `serve` when run.
         verbose: Let the child's own output through to standard error.
         temporary: A folder for the child's temporary files, which TensorFlow leaves behind.
+        environment: Variables of the child before the usual ones; None takes one away.
+
+    Attributes:
+        on_event: Called with what a handler `tell`s before it answers.
     """
 
     def __init__(
-        self, module: str, *, verbose: bool = False, temporary: Path | None = None
+        self,
+        module: str,
+        *,
+        verbose: bool = False,
+        temporary: Path | None = None,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
+        self.on_event: Callable[[Any], None] = lambda event: None
         self._module = module
+        self._own_environment = environment or {}
         self._verbose = verbose
         self._temporary = temporary
         self._requests: list[_Request] = []
@@ -106,9 +118,10 @@ class Child:
         """Asks and waits."""
         return self.submit(method, stage, keep=keep, **arguments).result()
 
-    def again(self) -> Child:
-        """Starts another child of the same kind that has been asked what this one must keep."""
-        child = Child(self._module, verbose=self._verbose, temporary=self._temporary)
+    def again(self, child: Child | None = None) -> Child:
+        """Asks another child what this one must keep: the one given, or a new one of this kind."""
+        if child is None:
+            child = Child(self._module, verbose=self._verbose, temporary=self._temporary)
         for request in self._to_tell_again():
             child._requests.append(request)
             child._send(request.text)
@@ -149,7 +162,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if self._verbose else self._log,
-            env=_environment(self._temporary),
+            env=_environment(self._temporary, self._own_environment),
             text=True,
             encoding="utf-8",
         )
@@ -169,6 +182,9 @@ class Child:
                 self._go_on()
                 return crash
             answer: dict[str, Any] = json.loads(line)
+            if "event" in answer:
+                self.on_event(answer["event"])
+                continue
             if not self._replayed:
                 return answer
             self._replayed -= 1
@@ -212,8 +228,9 @@ def serve(handlers: dict[str, Handler]) -> None:
 
     Standard output is kept for answers: what libraries print there goes to standard error.
     """
+    global _answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this process ends
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     gc.disable()  # the first request imports TensorFlow, whose objects are not garbage
     for line in sys.stdin:
@@ -224,6 +241,13 @@ def serve(handlers: dict[str, Handler]) -> None:
     # TensorFlow's and LiteRT's thread pools sometimes hang in their destructors.
     sys.stderr.flush()
     os._exit(0)
+
+
+def tell(event: Any) -> None:
+    """In a child: lets the parent know something before the answer, as a JSON value."""
+    if _answers is not None:
+        _answers.write(json.dumps({"event": event}) + "\n")
+        _answers.flush()
 
 
 def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +266,7 @@ def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, 
     }
 
 
-def _environment(temporary: Path | None) -> dict[str, str]:
+def _environment(temporary: Path | None, own: Mapping[str, str | None]) -> dict[str, str]:
     """The child's environment: CPU only and quiet, whatever the user's shell has set."""
     environment = dict(os.environ)
     if temporary is not None:
@@ -256,7 +280,8 @@ def _environment(temporary: Path | None) -> dict[str, str]:
         PYTHONUNBUFFERED="1",
         GLOG_minloglevel="2",
     )
-    return environment
+    merged = {**environment, **own}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 @contextlib.contextmanager

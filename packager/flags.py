@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from packager.quantize.qat.flags import qat_options, qat_section
+
 _GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -62,6 +64,7 @@ build_options = options(
     click.option("--calibration-limit", type=int, help="Use at most so many of them."),
     click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
     click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
+    *qat_options,
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
     ),
@@ -112,6 +115,8 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "preprocess": flags["preprocess"],
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
+        "train": data("train"),
+        "qat": qat_section(flags),
         "targets": list(flags["only"]) or None,
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
         "gates": {key: flags[key] for key in _GATES},

@@ -71,7 +71,11 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     Raises:
         PackagerError: Nothing was published, and why.
     """
-    selection = select(config.targets, calibrated=config.calibration is not None)
+    selection = select(
+        config.targets,
+        calibrated=config.calibration is not None,
+        trained=config.train is not None,
+    )
     if config.web:
         web.files()  # lacking runtimes are reported before the work, not after it
     with reporter.stage("recognise the model") as detail:

@@ -1,12 +1,12 @@
-"""Writes one-operator twins and their int8 files: python build_qat.py FOLDER.
+"""Writes twins of one operator each and their int8 file: python build_qat.py FOLDER [NAME...].
 
-For each: what the float model and the twin give, as `.npy`, and the converter's file. Weights differ
-in size by channel, so that a kernel that mixes up scales cannot pass.
+All are branches of one model, so that one conversion does for all. Weights differ in size by
+channel, so that a kernel that mixes up scales cannot pass.
 """
 
+import json
 import os
 import sys
-import traceback
 from pathlib import Path
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
@@ -16,7 +16,7 @@ import numpy as np
 from keras import layers
 
 from packager.quantize import qat
-from packager.quantize.qat.exporting import write_tflite
+from packager.quantize.qat.twin import twin_of
 
 RNG = np.random.default_rng(0)
 IMAGE, ROW = (12, 12, 8), (24, 8)
@@ -45,7 +45,9 @@ def shared(x):
 
 
 def shared_block(x):
-    block = keras.Sequential([keras.Input(IMAGE), layers.Conv2D(8, 3, padding="same"), bn(), layers.ReLU()])
+    block = keras.Sequential(
+        [keras.Input(IMAGE), layers.Conv2D(8, 3, padding="same"), bn(), layers.ReLU()]
+    )
     return block(block(x))
 
 
@@ -60,6 +62,22 @@ def nested(x):
     model = keras.Model(inner, [left, layers.Add()([left, inner])], name="nest")
     first, second = model(x)
     return layers.Concatenate()([first, second])
+
+
+def dense_block(x):
+    """Every concatenation is read by the next one and by a convolution, as in DenseNet."""
+    for _ in range(3):
+        y = layers.Conv2D(4, 3, padding="same")(layers.ReLU()(bn()(x)))
+        x = layers.Concatenate()([x, y])
+    return layers.Conv2D(8, 1)(x)
+
+
+def encoder(x):
+    """A tensor goes down and up, and on beside that, as in U-Net."""
+    top = layers.Conv2D(8, 3, padding="same", activation="relu")(x)
+    low = layers.Conv2D(8, 3, padding="same", activation="relu")(layers.MaxPooling2D(2)(top))
+    up = layers.Conv2DTranspose(8, 2, strides=2)(low)
+    return layers.Conv2D(4, 1)(layers.Concatenate()([top, up]))
 
 
 def residual(x):
@@ -90,27 +108,45 @@ MODELS = {
     "conv_strided": (IMAGE, lambda: layers.Conv2D(16, 3, strides=2)),
     "conv_dilated": (IMAGE, lambda: layers.Conv2D(16, 3, dilation_rate=2)),
     "conv1d": (ROW, lambda: layers.Conv1D(16, 3, strides=2, activation="relu")),
-    "conv1d_causal": (ROW, lambda: then(layers.Conv1D(16, 3, padding="causal", dilation_rate=2), bn())),
+    "conv1d_causal": (
+        ROW,
+        lambda: then(layers.Conv1D(16, 3, padding="causal", dilation_rate=2), bn()),
+    ),
     "depthwise": (IMAGE, lambda: layers.DepthwiseConv2D(3, padding="same")),
-    "depthwise_multiplied": (IMAGE, lambda: layers.DepthwiseConv2D(3, strides=2, depth_multiplier=2)),
+    "depthwise_multiplied": (
+        IMAGE,
+        lambda: layers.DepthwiseConv2D(3, strides=2, depth_multiplier=2),
+    ),
     "depthwise_bn_relu6": (IMAGE, lambda: then(layers.DepthwiseConv2D(3), bn(), layers.ReLU(6.0))),
     "depthwise1d": (ROW, lambda: layers.DepthwiseConv1D(3, padding="same")),
     "separable": (IMAGE, lambda: layers.SeparableConv2D(16, 3, activation="relu")),
     "separable_bn": (IMAGE, lambda: then(layers.SeparableConv2D(8, 1, use_bias=False), bn())),
     "separable1d": (ROW, lambda: layers.SeparableConv1D(16, 3)),
     "transposed": (IMAGE, lambda: layers.Conv2DTranspose(16, 3, strides=2)),
-    "transposed_same": (IMAGE, lambda: then(layers.Conv2DTranspose(4, 4, strides=2, padding="same"), bn(), layers.ReLU())),
+    "transposed_same": (
+        IMAGE,
+        lambda: then(layers.Conv2DTranspose(4, 4, strides=2, padding="same"), bn(), layers.ReLU()),
+    ),
     "dense": (IMAGE, lambda: layers.Dense(16)),
     "dense_row": (ROW, lambda: layers.Dense(16, activation="relu")),
     "dense_flat": (IMAGE, lambda: then(layers.Flatten(), layers.Dense(20), bn(), layers.ReLU())),
-    "dense_softmax": (IMAGE, lambda: then(layers.Flatten(), layers.Dense(10, activation="softmax"))),
+    "dense_softmax": (
+        IMAGE,
+        lambda: then(layers.Flatten(), layers.Dense(10, activation="softmax")),
+    ),
     "bn": (IMAGE, lambda: bn()),
     "bn_relu": (IMAGE, lambda: then(bn(), layers.ReLU())),
     "bn_flat": (IMAGE, lambda: then(layers.Flatten(), bn())),
     "bn_row": (ROW, lambda: bn()),
     "rescaling": (IMAGE, lambda: layers.Rescaling(1 / 127.5, -1.0)),
-    "rescaling_channels": (IMAGE, lambda: layers.Rescaling(list(np.linspace(0.1, 3, 8)), list(np.linspace(-1, 1, 8)))),
-    "normalization": (IMAGE, lambda: layers.Normalization(mean=np.linspace(-1, 1, 8), variance=np.linspace(0.1, 2, 8))),
+    "rescaling_channels": (
+        IMAGE,
+        lambda: layers.Rescaling(list(np.linspace(0.1, 3, 8)), list(np.linspace(-1, 1, 8))),
+    ),
+    "normalization": (
+        IMAGE,
+        lambda: layers.Normalization(mean=np.linspace(-1, 1, 8), variance=np.linspace(0.1, 2, 8)),
+    ),
     "relu": (IMAGE, lambda: layers.ReLU()),
     "relu6": (IMAGE, lambda: layers.Activation("relu6")),
     "leaky": (IMAGE, lambda: layers.LeakyReLU(0.1)),
@@ -118,7 +154,10 @@ MODELS = {
     "prelu": (IMAGE, lambda: layers.PReLU(shared_axes=[1, 2])),
     "prelu_full": (IMAGE, lambda: then(conv(), layers.PReLU())),
     "hard_swish": (IMAGE, lambda: layers.Activation("hard_swish")),
-    "conv_hard_swish": (IMAGE, lambda: then(conv(use_bias=False), bn(), layers.Activation("hard_silu"))),
+    "conv_hard_swish": (
+        IMAGE,
+        lambda: then(conv(use_bias=False), bn(), layers.Activation("hard_silu")),
+    ),
     "swish": (IMAGE, lambda: layers.Activation("swish")),
     "sigmoid": (IMAGE, lambda: layers.Activation("sigmoid")),
     "tanh": (IMAGE, lambda: layers.Activation("tanh")),
@@ -127,9 +166,15 @@ MODELS = {
     "added": (IMAGE, lambda: lambda x: layers.Add()([x, layers.MaxPooling2D(3, 1, "same")(x)])),
     "added_three": (IMAGE, lambda: lambda x: layers.Add()([x, conv1(x), layers.ReLU()(x)])),
     "added_relu": (IMAGE, lambda: lambda x: layers.ReLU()(x + conv1(x))),
-    "multiplied": (IMAGE, lambda: lambda x: layers.Multiply()([x, layers.Activation("sigmoid")(x)])),
+    "multiplied": (
+        IMAGE,
+        lambda: lambda x: layers.Multiply()([x, layers.Activation("sigmoid")(x)]),
+    ),
     "subtracted": (IMAGE, lambda: lambda x: layers.Subtract()([conv1(x), x])),
-    "concatenated": (IMAGE, lambda: lambda x: layers.Concatenate()([x, conv1(x), layers.ReLU()(x)])),
+    "concatenated": (
+        IMAGE,
+        lambda: lambda x: layers.Concatenate()([x, conv1(x), layers.ReLU()(conv1(x))]),
+    ),
     "maxpool": (IMAGE, lambda: layers.MaxPooling2D(2)),
     "maxpool1d": (ROW, lambda: layers.MaxPooling1D(2)),
     "avgpool": (IMAGE, lambda: layers.AveragePooling2D(2)),
@@ -154,55 +199,70 @@ MODELS = {
     "shared_apart": (IMAGE, lambda: shared_apart),
     "nested": (IMAGE, lambda: nested),
     "fan_out": (IMAGE, lambda: fan_out),
+    "dense_block": (IMAGE, lambda: dense_block),
+    "encoder": (IMAGE, lambda: encoder),
     "residual": (IMAGE, lambda: residual),
     "squeeze": (IMAGE, lambda: squeeze),
     # No rule: these stay float, and the file says so.
     "float_elu": (IMAGE, lambda: then(conv(), layers.ELU(), conv())),
-}  # fmt: skip
+}
 
 
 def conv1(x):
     return layers.Conv2D(8, 1)(x)
 
 
-def build(shape, make):
-    x = keras.Input(shape, name="x")
-    model = keras.Model(x, make()(x))
+def build(chosen):
+    """One model of a branch for each name; an input for each, so that none shares a tensor."""
+    inputs = [keras.Input(MODELS[name][0], name=f"x_{name}") for name in chosen]
+    # Each output gets its name from a layer that computes nothing.
+    outputs = [
+        layers.Activation("linear", name=f"out_{name}")(MODELS[name][1]()(x))
+        for name, x in zip(chosen, inputs, strict=True)
+    ]
+    model = keras.Model(inputs, outputs)
     for weight in model.weights:
-        if "variance" in weight.name:
-            weight.assign(RNG.uniform(0.2, 2, size=weight.shape))
-        elif "normalization" in weight.path and weight.name in ("mean", "count"):
-            continue
-        elif len(weight.shape) > 1:
-            channels = weight.shape[-2:] if "depthwise" in weight.path else weight.shape[-1:]
-            fan_in = np.prod(weight.shape) / np.prod(channels)
-            spread = np.exp(RNG.normal(size=channels)) / np.sqrt(fan_in)
-            weight.assign(RNG.normal(size=weight.shape) * spread)
-        else:
-            weight.assign(RNG.normal(size=weight.shape) * 0.3 + (weight.name == "gamma"))
+        weight.assign(values(weight))
     return model
 
 
-def make_one(folder, name):
-    shape, make = MODELS[name]
-    model = build(shape, make)
-    samples = (RNG.normal(size=(32, *shape)) * 2).astype(np.float32)
+def values(weight):
+    if "variance" in weight.name:
+        return RNG.uniform(0.2, 2, size=weight.shape)
+    if len(weight.shape) > 1:
+        channels = weight.shape[-2:] if "depthwise" in weight.path else weight.shape[-1:]
+        spread = np.exp(RNG.normal(size=channels))
+        return RNG.normal(size=weight.shape) * spread / np.sqrt(weight.shape[0] * 8)
+    return RNG.normal(size=weight.shape) * 0.3 + (weight.name == "gamma")
+
+
+def write(folder, chosen):
+    folder.mkdir(exist_ok=True)
+    model = build(chosen)
+    shapes = [tensor.shape[1:] for tensor in model.inputs]
+    samples = [(RNG.normal(size=(32, *shape)) * 2).astype(np.float32) for shape in shapes]
     twin = qat.quantize_model(model)
     qat.calibrate(twin, samples)
-    write_tflite(twin, folder / f"{name}.raw", ["x"], ["y"], [(1, *shape)])
-    np.save(folder / f"{name}.x.npy", samples[:8])
-    np.save(folder / f"{name}.float.npy", model.predict(samples[:8], verbose=0))
-    np.save(folder / f"{name}.twin.npy", twin.predict(samples[:8], verbose=0))
-    stripped = qat.strip(twin).predict(samples[:8], verbose=0)
-    np.save(folder / f"{name}.stripped.npy", stripped)
+    few = [array[:8] for array in samples]
+    stripped = qat.strip(twin)
+    results = {"float": model(few), "twin": twin(few), "stripped": stripped(few)}
+    for kind, outputs in results.items():
+        arrays = {
+            f"y_{n}": np.asarray(y)
+            for n, y in zip(chosen, keras.tree.flatten(outputs), strict=True)
+        }
+        np.savez(folder / f"{kind}.npz", **arrays)
+    np.savez(folder / "inputs.npz", **dict(zip([t.name for t in model.inputs], few, strict=True)))
+    description = qat.export(twin, folder / "int8.tflite")
+    description["float_layers"] = twin_of(twin).float_layers
+    (folder / "described.json").write_text(json.dumps(description))
 
 
 def main(folder, chosen):
-    for name in chosen or MODELS:
-        try:
-            make_one(folder, name)
-        except Exception:
-            (folder / f"{name}.error").write_text(traceback.format_exc())
+    integer = [name for name in MODELS if not name.startswith("float_")]
+    write(folder / "integer", chosen or integer)
+    if not chosen:
+        write(folder / "float", [name for name in MODELS if name.startswith("float_")])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 
 from packager.errors import UnsupportedError, brief
 from packager.loaders import names
+from packager.quantize.qat.samples import refuse_floats
 from packager.quantize.qat.twin import twin_of
 
 
@@ -60,20 +61,6 @@ def export(twin: Any, path: str | Path, *, require_integer: bool = False) -> dic
     if require_integer:
         refuse_floats(found)
     return found
-
-
-def refuse_floats(description: dict[str, Any]) -> None:
-    """Refuses a file with operators that stay float.
-
-    Raises:
-        UnsupportedError: Names them.
-    """
-    if description["float_ops"]:
-        raise UnsupportedError(
-            f"these operators stay float: {', '.join(description['float_ops'])}",
-            hint="see docs/qat.md for the layers that have an int8 form; without --require-integer"
-            " the file is kept as it is",
-        )
 
 
 @contextlib.contextmanager

@@ -16,10 +16,14 @@ import tensorflow as tf
 Tensor = Any
 Array = np.ndarray[Any, Any]
 
+# Ranges that TFLite's specification fixes: scale 1/256 and 1/128.
+UNIT = (0.0, 255 / 256)
+SIGNED_UNIT = (-1.0, 127 / 128)
+
 # A range must contain 0, which int8 then holds exactly, and must not be empty.
 _SMALLEST_RANGE = 1e-5
 # The smallest weight scale that a kernel's integer multiplier can still use.
-_SMALLEST_WEIGHT = 1e-7
+SMALLEST_WEIGHT = 1e-7
 
 
 @keras.saving.register_keras_serializable("packager")
@@ -49,6 +53,7 @@ class Range(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
+        """Makes the two ends of the range."""
         low, high = self.fixed or (-1.0, 1.0)
         self.low, self.high = (
             self.add_weight(
@@ -60,7 +65,12 @@ class Range(keras.layers.Layer):
             for name, value in (("low", low), ("high", high))
         )
 
-    def call(self, x: Tensor, training: bool | None = None, observe: bool = True) -> Tensor:
+    def call(
+        self,
+        x: Tensor,
+        training: bool | None = None,
+        observe: bool = True,
+    ) -> Tensor:
         """Returns `x` on the grid of its range.
 
         Args:
@@ -79,7 +89,7 @@ class Range(keras.layers.Layer):
             self._follow(x)
         low, high = self.low.value, self.high.value
         if self.constants:
-            low, high = tf.constant(_value(self.low)), tf.constant(_value(self.high))
+            low, high = tf.constant(value_of(self.low)), tf.constant(value_of(self.high))
         return tf.quantization.fake_quant_with_min_max_vars(x, low, high)
 
     def _follow(self, x: Tensor) -> None:
@@ -104,6 +114,7 @@ class Range(keras.layers.Layer):
             self.high.assign(float(self.low.numpy()) + _SMALLEST_RANGE)
 
     def get_config(self) -> dict[str, Any]:
+        """The layer's arguments."""
         own = {"fixed": self.fixed, "at_end": self.at_end, "momentum": self.momentum}
         return {**super().get_config(), **own}
 
@@ -124,13 +135,13 @@ def fake_quantize_weights(kernel: Tensor) -> Tensor:
     """
     axes = tuple(range(len(kernel.shape) - 1))
     limit = tf.stop_gradient(tf.reduce_max(tf.abs(kernel), axis=axes))
-    limit = tf.maximum(limit, _SMALLEST_WEIGHT)
+    limit = tf.maximum(limit, SMALLEST_WEIGHT)
     return tf.quantization.fake_quant_with_min_max_vars_per_channel(
         kernel, -limit, limit, narrow_range=True
     )
 
 
-def _value(variable: Any) -> Array:
+def value_of(variable: Any) -> Array:
     """A variable's value while a graph is traced."""
     with tf.init_scope():
         return np.asarray(variable.value.numpy(), np.float32)
@@ -164,6 +175,7 @@ class Weighted(keras.layers.Layer):
         self.constants = False
 
     def build(self, input_shape: Any) -> None:
+        """Makes nothing: the parts are built."""
         self.built = True
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
@@ -237,6 +249,7 @@ class Convolution(Weighted):
     """Conv1D or Conv2D."""
 
     def compute(self, x: Tensor, kernel: Tensor) -> Tensor:
+        """Applies the kernel, without bias."""
         strides, dilations = _pair(self.inner.strides), _pair(self.inner.dilation_rate)
         if self.inner.rank == 1:
             x, kernel = _with_height(x, self.inner), kernel[tf.newaxis]
@@ -249,6 +262,7 @@ class Depthwise(Weighted):
     """DepthwiseConv1D or DepthwiseConv2D."""
 
     def compute(self, x: Tensor, kernel: Tensor) -> Tensor:
+        """Applies the kernel, without bias."""
         strides, dilations = _pair(self.inner.strides), _pair(self.inner.dilation_rate)
         if self.inner.rank == 1:
             x, kernel = _with_height(x, self.inner), kernel[tf.newaxis]
@@ -258,15 +272,12 @@ class Depthwise(Weighted):
         return _without_height(y) if self.inner.rank == 1 else y
 
     def to_last(self, kernel: Any) -> Any:
-        return kernel.reshape(self._flat) if isinstance(kernel, np.ndarray) else tf.reshape(
-            kernel, self._flat
-        )
+        """The output channel last."""
+        return _reshaped(kernel, self._flat)
 
     def from_last(self, kernel: Any) -> Any:
-        shape = tuple(self.inner.kernel.shape)
-        return kernel.reshape(shape) if isinstance(kernel, np.ndarray) else tf.reshape(
-            kernel, shape
-        )
+        """The inverse of `to_last`."""
+        return _reshaped(kernel, tuple(self.inner.kernel.shape))
 
     @property
     def _flat(self) -> tuple[int, ...]:
@@ -278,7 +289,8 @@ class TransposedConvolution(Weighted):
     """Conv2DTranspose."""
 
     def compute(self, x: Tensor, kernel: Tensor) -> Tensor:
-        shape = _shape(x)
+        """Applies the kernel, without bias."""
+        shape = sizes(x)
         space = self.inner.compute_output_shape((1, *shape[1:3], x.shape[-1]))[1:]
         if any(isinstance(n, tf.Tensor) for n in shape[1:3]):
             space = None
@@ -287,9 +299,11 @@ class TransposedConvolution(Weighted):
         return tf.nn.conv2d_transpose(x, kernel, output, _pair(self.inner.strides), padding)
 
     def to_last(self, kernel: Any) -> Any:
+        """The output channel last."""
         return _swap_last(kernel)
 
     def from_last(self, kernel: Any) -> Any:
+        """The inverse of `to_last`."""
         return _swap_last(kernel)
 
 
@@ -297,7 +311,8 @@ class FullyConnected(Weighted):
     """Dense, on any rank."""
 
     def compute(self, x: Tensor, kernel: Tensor) -> Tensor:
-        *rows, features = _shape(x)
+        """Applies the kernel, without bias."""
+        *rows, features = sizes(x)
         flat = x if len(rows) == 1 else tf.reshape(x, (-1, features))
         y = tf.matmul(flat, kernel)
         return y if len(rows) == 1 else tf.reshape(y, (*rows, kernel.shape[-1]))
@@ -328,131 +343,22 @@ class Scale(Weighted):
         return None if self.offset is None else tf.constant(self.offset)
 
     def compute(self, x: Tensor, kernel: Tensor) -> Tensor:
-        shape = _shape(x)
+        """Applies the kernel, without bias."""
+        shape = sizes(x)
         flat = x if len(shape) == 4 else tf.reshape(x, (shape[0], -1, 1, shape[-1]))
         y = tf.nn.depthwise_conv2d(flat, kernel, (1, 1, 1, 1), "VALID")
         return y if len(shape) == 4 else tf.reshape(y, shape)
 
     def to_last(self, kernel: Any) -> Any:
+        """The output channel last."""
         return kernel.reshape(1, 1, -1) if isinstance(kernel, np.ndarray) else kernel[..., 0]
 
     def from_last(self, kernel: Any) -> Any:
+        """The inverse of `to_last`."""
         return kernel[..., np.newaxis]
 
 
-class LearnedLeak(keras.layers.Layer):
-    """PReLU, with its slopes fake-quantized."""
-
-    def __init__(self, inner: Any, **arguments: Any) -> None:
-        super().__init__(**{**arguments, "dtype": "float32"})
-        self.inner = inner
-        self.calibrating = False
-        self.constants = False
-
-    def build(self, input_shape: Any) -> None:
-        self.built = True
-
-    def call(self, x: Tensor) -> Tensor:
-        """Computes `max(x, 0) - slope * max(-x, 0)`, the form that the converter knows."""
-        slope = self.inner.alpha.value
-        if self.constants:
-            values = -_value(self.inner.alpha)
-            limit = max(float(np.abs(values).max()), _SMALLEST_WEIGHT)
-            negative = tf.quantization.fake_quant_with_min_max_args(
-                tf.constant(values), -limit, limit, narrow_range=True
-            )
-        elif self.calibrating:
-            negative = -slope
-        else:
-            limit = tf.stop_gradient(tf.maximum(tf.reduce_max(tf.abs(slope)), _SMALLEST_WEIGHT))
-            negative = tf.quantization.fake_quant_with_min_max_vars(
-                -slope, -limit, limit, narrow_range=True
-            )
-        return tf.nn.relu(x) + negative * tf.nn.relu(-x)
-
-
-class Function(keras.layers.Layer):
-    """An activation that TFLite has as an operator of its own, in the form the converter knows."""
-
-    FUNCTIONS = {
-        "relu": tf.nn.relu,
-        "relu6": tf.nn.relu6,
-        "sigmoid": tf.nn.sigmoid,
-        "tanh": tf.nn.tanh,
-        "softmax": tf.nn.softmax,
-        "hard_silu": lambda x: x * tf.nn.relu6(x + np.float32(3)) * np.float32(1 / 6),
-    }
-
-    def __init__(self, function: str, **arguments: Any) -> None:
-        super().__init__(**{**arguments, "dtype": "float32"})
-        self.function = function
-
-    def call(self, x: Tensor) -> Tensor:
-        """Applies the function."""
-        return self.FUNCTIONS[self.function](x)
-
-
-class Gate(keras.layers.Layer):
-    """SiLU (swish): TFLite computes it as a sigmoid and a product."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**{**arguments, "dtype": "float32"})
-        self.range = Range((0.0, 255 / 256), name="sigmoid_range")
-
-    def build(self, input_shape: Any) -> None:
-        self.range.build(input_shape)
-        self.built = True
-
-    def call(self, x: Tensor) -> Tensor:
-        """Applies the function."""
-        return x * self.range(tf.nn.sigmoid(x))
-
-
-class Leak(keras.layers.Layer):
-    """LeakyReLU with a constant slope."""
-
-    def __init__(self, slope: float, **arguments: Any) -> None:
-        super().__init__(**{**arguments, "dtype": "float32"})
-        self.slope = slope
-
-    def call(self, x: Tensor) -> Tensor:
-        """Applies the function."""
-        return tf.nn.leaky_relu(x, self.slope)
-
-
-class Join(keras.layers.Layer):
-    """Add, Subtract or Multiply of two tensors or more, and the ReLU behind it."""
-
-    FUNCTIONS = {"add": tf.add, "subtract": tf.subtract, "multiply": tf.multiply}
-
-    def __init__(self, function: str, activation: str = "", **arguments: Any) -> None:
-        super().__init__(**{**arguments, "dtype": "float32"})
-        self.function = function
-        self.activation = activation
-
-    def call(self, first: Tensor, second: Tensor) -> Tensor:
-        """Applies the function."""
-        return ACTIVATIONS[self.activation](self.FUNCTIONS[self.function](first, second))
-
-
-class Enlarge(keras.layers.Layer):
-    """UpSampling2D, as one resize operator."""
-
-    def __init__(self, factors: tuple[int, int], interpolation: str, **arguments: Any) -> None:
-        super().__init__(**{**arguments, "dtype": "float32"})
-        self.factors = factors
-        self.interpolation = interpolation
-
-    def call(self, x: Tensor) -> Tensor:
-        """Resizes."""
-        height, width = (n * f for n, f in zip(_shape(x)[1:3], self.factors, strict=True))
-        if self.interpolation == "nearest":
-            # By whole factors the corners' positions do not matter; this is the oldest operator.
-            return tf.compat.v1.image.resize_nearest_neighbor(x, (height, width))
-        return tf.image.resize(x, (height, width), "bilinear")
-
-
-def _shape(x: Tensor) -> list[Any]:
+def sizes(x: Tensor) -> list[Any]:
     """The sizes of a tensor: numbers where they are known, tensors elsewhere."""
     dynamic = tf.shape(x)
     return [dynamic[i] if n is None else n for i, n in enumerate(x.shape)]
@@ -460,7 +366,7 @@ def _shape(x: Tensor) -> list[Any]:
 
 def _pair(value: Any) -> tuple[int, int]:
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    return (1, *values) if len(values) == 1 else values  # type: ignore[return-value]
+    return (1, *values) if len(values) == 1 else values
 
 
 def _padding(layer: Any) -> str:
@@ -472,12 +378,12 @@ def _with_height(x: Tensor, layer: Any) -> Tensor:
     if layer.padding == "causal":
         reach = layer.dilation_rate[0] * (layer.kernel_size[0] - 1)
         x = tf.pad(x, ((0, 0), (reach, 0), (0, 0)))
-    *_, length, channels = _shape(x)
+    *_, length, channels = sizes(x)
     return tf.reshape(x, (-1, 1, length, channels))
 
 
 def _without_height(x: Tensor) -> Tensor:
-    batch, _, length, channels = _shape(x)
+    batch, _, length, channels = sizes(x)
     return tf.reshape(x, (batch, length, channels))
 
 
@@ -486,3 +392,7 @@ def _swap_last(kernel: Any) -> Any:
     if isinstance(kernel, np.ndarray):
         return kernel.transpose(axes)
     return tf.transpose(kernel, axes)
+
+
+def _reshaped(kernel: Any, shape: tuple[int, ...]) -> Any:
+    return kernel.reshape(shape) if isinstance(kernel, np.ndarray) else tf.reshape(kernel, shape)

@@ -7,21 +7,20 @@ integer form. Users add their own: `quantize_model(model, rules={"MyLayer": rule
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
 
+from packager.quantize.qat import functions
 from packager.quantize.qat import layers as twin
+from packager.quantize.qat.layers import SIGNED_UNIT, UNIT
 
 # What is known of the range of a step's result:
 OWN = "own"  # a range of its own
 SAME = "same"  # the values are some of the input's, so its range is the input's
 ROUNDED = "rounded"  # the input's range, in which new values are rounded
-# Fixed by TFLite's specification: scale 1/256 and 1/128.
-UNIT = (0.0, 255 / 256)
-SIGNED_UNIT = (-1.0, 127 / 128)
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Step:
         norm: The step is this BatchNormalization.
         activation: The step is this activation, a key of `layers.ACTIVATIONS`.
         as_called: It takes the arguments of the original call, not one tensor after another.
+        merges: Its inputs are on the grid of its output, as TFLite's concatenation has it.
         pairwise: It takes two tensors; three or more are joined one after another.
         integer: TFLite has an integer form.
     """
@@ -48,6 +48,7 @@ class Step:
     activation: str = ""
     as_called: bool = False
     pairwise: bool = False
+    merges: bool = False
     integer: bool = True
 
 
@@ -189,17 +190,17 @@ def _channels(layer: Any) -> int | None:
 
 def _function(name: str, output: str | tuple[float, float] = OWN, **more: Any) -> list[Step]:
     def make(layer_name: str, norm: Any, activation: str) -> Any:
-        return twin.Function(name, name=layer_name)
+        return functions.Function(name, name=layer_name)
 
     return [Step(make, output, **more)]
 
 
 def _leak(slope: float) -> list[Step]:
-    return [Step(lambda name, norm, activation: twin.Leak(slope, name=name))]
+    return [Step(lambda name, norm, activation: functions.Leak(slope, name=name))]
 
 
 def _gate() -> list[Step]:
-    return [Step(lambda name, norm, activation: twin.Gate(name=name))]
+    return [Step(lambda name, norm, activation: functions.Gate(name=name))]
 
 
 _ACTIVATIONS: dict[str, Callable[[], list[Step]]] = {
@@ -239,12 +240,12 @@ def _softmax(layer: Any) -> list[Step] | None:
 
 
 def _learned_leak(layer: Any) -> list[Step] | None:
-    return [Step(lambda name, norm, activation: twin.LearnedLeak(copy_of(layer), name=name))]
+    return [Step(lambda name, norm, activation: functions.LearnedLeak(copy_of(layer), name=name))]
 
 
 def _join(function: str) -> Rule:
     def make(name: str, norm: Any, activation: str) -> Any:
-        return twin.Join(function, activation, name=name)
+        return functions.Join(function, activation, name=name)
 
     return lambda layer: [Step(make, takes_activation=True, pairwise=True)]
 
@@ -255,7 +256,7 @@ def _enlarge(layer: Any) -> list[Step] | None:
     nearest = layer.interpolation == "nearest"
 
     def make(name: str, norm: Any, activation: str) -> Any:
-        return twin.Enlarge(tuple(layer.size), layer.interpolation, name=name)
+        return functions.Enlarge(tuple(layer.size), layer.interpolation, name=name)
 
     return [Step(make, SAME if nearest else ROUNDED)]
 
@@ -296,7 +297,7 @@ RULES: dict[str, Rule] = {
     "Add": _join("add"),
     "Subtract": _join("subtract"),
     "Multiply": _join("multiply"),
-    "Concatenate": lambda layer: [copied(layer)],
+    "Concatenate": lambda layer: [replace(copied(layer), merges=True)],
     **dict.fromkeys(
         ("AveragePooling1D", "AveragePooling2D"), _keeps(ROUNDED)
     ),

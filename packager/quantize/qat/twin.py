@@ -85,7 +85,7 @@ def quantize_model(
             hint="replace them, add a rule (docs/qat.md), or leave out --require-integer to keep"
             " them float",
         )
-    emitted = _Emitted(flat.outputs)
+    emitted = _Emitted(flat.outputs, _merged(nodes, flat.outputs))
     inputs = emitted.inputs(model)
     for node in nodes:
         emitted.add(node)
@@ -167,9 +167,7 @@ def _fused(nodes: list[_Node], outputs: tuple[int, ...]) -> list[_Node]:
         for number in node.inputs:
             readers.setdefault(number, []).append(place)
     uses = Counter(outputs)
-    partners = {
-        place: _partners(node, nodes, readers, uses) for place, node in enumerate(nodes)
-    }
+    partners = {place: _partners(node, nodes, readers, uses) for place, node in enumerate(nodes)}
     by_key: dict[tuple[int, int], set[tuple[int | None, str]]] = {}
     for place, (chain, norm, activation) in partners.items():
         del chain
@@ -183,11 +181,26 @@ def _fused(nodes: list[_Node], outputs: tuple[int, ...]) -> list[_Node]:
         # A shared layer takes in only what follows each of its calls.
         if chain and len(by_key[node.key]) == 1:
             gone |= set(chain)
-            node = replace(
-                node, outputs=nodes[chain[-1]].outputs, norm=norm, activation=activation
-            )
+            node = replace(node, outputs=nodes[chain[-1]].outputs, norm=norm, activation=activation)
         found.append(node)
     return found
+
+
+def _merged(nodes: list[_Node], outputs: tuple[int, ...]) -> set[int]:
+    """Values that only a concatenation reads: they are put on its grid at once, on none before."""
+    readers = Counter(number for node in nodes for number in node.inputs)
+    made = {number: node.step for node in nodes for number in node.outputs}
+    return {
+        number
+        for node in nodes
+        if node.step.merges
+        for number in node.inputs
+        if readers[number] == 1
+        and number not in outputs
+        and number in made
+        and made[number].output == OWN
+        and not made[number].merges
+    }
 
 
 def _partners(
@@ -217,6 +230,7 @@ class _Emitted:
     """The twin while it is built: its tensors and their ranges, by value number."""
 
     outputs: tuple[int, ...]
+    merged: set[int]
     tensors: dict[int, Any] = field(default_factory=dict)
     ranges: dict[int, Range | None] = field(default_factory=dict)
     layers: dict[tuple[tuple[int, int], int | None, str], Any] = field(default_factory=dict)
@@ -243,6 +257,9 @@ class _Emitted:
             self.sources[id(self.layers[key])] = (node.call.layer, node.norm)
         layer = self.layers[key]
         given = [self.tensors[number] for number in node.inputs]
+        before, merging = self.ranges[node.inputs[0]], None
+        if node.step.merges:
+            merging = Range(name=self._name(f"{layer.name}_range"))
         if node.step.as_called:
             by_id = {
                 id(t): x for t, x in zip(node.call.arguments.keras_tensors, given, strict=True)
@@ -251,8 +268,10 @@ class _Emitted:
             result = layer(*args, **kwargs)
         else:
             result = layer(*given)
-        before = self.ranges[node.inputs[0]]
         for number, tensor in zip(node.outputs, keras.tree.flatten(result), strict=True):
+            if merging is not None:
+                self.tensors[number], self.ranges[number] = merging(tensor), merging
+                continue
             self._give(number, tensor, node.step.output, layer.name, before)
 
     def _give(
@@ -264,7 +283,8 @@ class _Emitted:
         before: Range | None = None,
     ) -> None:
         """Records a value, on the grid of its range."""
-        if not str(tensor.dtype).startswith(("float", "bfloat")):
+        is_float = str(tensor.dtype).startswith(("float", "bfloat"))
+        if not is_float or number in self.merged:
             self.tensors[number], self.ranges[number] = tensor, None
             return
         if output == SAME and before is not None:
