@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,16 +15,14 @@ from packager import __version__
 from packager.errors import PackagerError
 from packager.flags import (
     build_options,
-    mapping,
     model_section,
     options,
     output_options,
     source_options,
 )
-
-if TYPE_CHECKING:
-    from packager.config import Config
-    from packager.console import Reporter
+from packager.flags import configuration as _config
+from packager.flags import reporter as _reporter
+from packager.quantize.qat.command import qat_worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -319,22 +316,7 @@ def doctor(**flags: Any) -> int:
     return examination.exit_code(findings)
 
 
-def _reporter(flags: dict[str, Any]) -> Reporter:
-    from packager.console import Reporter
-
-    command = shlex.join(["packager", *sys.argv[1:]])
-    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"], command=command)
-
-
-def _config(model: str | None, flags: dict[str, Any]) -> Config:
-    from packager import config
-
-    given = mapping(model, flags)
-    if flags["config_file"] is not None:
-        return config.merge(config.load(Path(flags["config_file"])), given)
-    if model is None:
-        raise click.UsageError("name a model, or a --config file that does")
-    return config.from_flags(given)
+cli.add_command(qat_worker)
 
 
 class Interrupted(BaseException):

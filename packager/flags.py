@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from packager.quantize.qat.flags import qat_options, qat_section
+
+if TYPE_CHECKING:
+    from packager.config import Config
+    from packager.console import Reporter
 
 _GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes")
 
@@ -126,6 +133,26 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "verify": False if flags.get("no_verify") else None,
         "force": flags.get("force") or None,
     }
+
+
+def configuration(model: str | None, flags: dict[str, Any]) -> Config:
+    """The configuration that a command's flags make, over that of its --config file."""
+    from packager import config
+
+    given = mapping(model, flags)
+    if flags["config_file"] is not None:
+        return config.merge(config.load(Path(flags["config_file"])), given)
+    if model is None:
+        raise click.UsageError("name a model, or a --config file that does")
+    return config.from_flags(given)
+
+
+def reporter(flags: dict[str, Any]) -> Reporter:
+    """What shows a command's stages, as its flags want it."""
+    from packager.console import Reporter
+
+    command = shlex.join(["packager", *sys.argv[1:]])
+    return Reporter(quiet=flags["quiet"], verbose=flags["verbose"], command=command)
 
 
 def model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:

@@ -7,19 +7,21 @@ batch; the losses are therefore those of one process on the same batches.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from packager.errors import ConfigError, ConversionError, DataError
+from packager.errors import ConfigError, ConversionError
 from packager.quantize.qat.calibration import calibrate
 from packager.quantize.qat.checkpoints import Checkpoints
+from packager.quantize.qat.data import Data, Outcome, split
 from packager.quantize.qat.losses import Objective
 from packager.quantize.qat.settings import Qat
 from packager.quantize.qat.twin import quantize_model, weighted_of
@@ -27,8 +29,6 @@ from packager.quantize.qat.twin import quantize_model, weighted_of
 Array = np.ndarray[Any, Any]
 Progress = Callable[[dict[str, Any]], None]
 
-# Of the training samples this share is held out, at most so many, to tell the best epoch.
-_HELD_OUT, _MOST_HELD_OUT = 0.1, 1000
 _CALIBRATION = 256
 _LOST = (
     tf.errors.UnavailableError,
@@ -39,59 +39,11 @@ _LOST = (
 )
 
 
-@dataclass(frozen=True)
-class Data:
-    """Training samples, as arrays `[N, ...]` that may stay on disk.
-
-    Attributes:
-        inputs: One array per input, in the model's order.
-        wanted: What the outputs should be: targets, or the float model's outputs.
-        calibration: One array per input, for the first ranges; None: training samples.
-    """
-
-    inputs: Sequence[Array]
-    wanted: Sequence[Array]
-    calibration: Sequence[Array] | None = None
-
-    @property
-    def count(self) -> int:
-        """Number of samples."""
-        return len(self.inputs[0])
-
-
-@dataclass
-class Outcome:
-    """A finished training.
-
-    Attributes:
-        twin: The best twin, outside of any strategy.
-        history: One entry per epoch, 0 being the twin before training: `loss`, `metric`,
-            `val_loss`, `val_metric`, `seconds`, `steps`.
-        best_epoch: The entry that the twin is of.
-        stopped: Why the training ended early; empty if it did not.
-        resumed_at: The step that a checkpoint held; 0 without one.
-        losses: The loss of each step of this run.
-    """
-
-    twin: Any
-    history: list[dict[str, Any]]
-    best_epoch: int
-    stopped: str = ""
-    resumed_at: int = 0
-    losses: list[float] = field(default_factory=list)
-
-
-def split(count: int, seed: int) -> tuple[Array, Array]:
-    """Numbers of the samples to train on, and of those held out.
-
-    Raises:
-        DataError: Fewer than two samples.
-    """
-    if count < 2:
-        raise DataError(f"training: {count} samples", hint="give some hundreds of typical samples")
-    held = min(_MOST_HELD_OUT, max(1, int(count * _HELD_OUT)))
-    order = np.random.default_rng((seed, 1)).permutation(count)
-    return np.sort(order[held:]), np.sort(order[:held])
+def _equal_on_replicas(make: Any, **arguments: Any) -> Any:
+    """Lets a replica assign statistics: they are computed over all replicas, and so are equal."""
+    if arguments.get("aggregation") in (None, tf.VariableAggregation.NONE):
+        arguments["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return make(**arguments)
 
 
 class Training:
@@ -132,7 +84,7 @@ class Training:
         # Ranges are found, and files written, outside of the strategy's variables.
         self._plain = quantize_model(model, rules, require_integer=settings.require_integer)
         self._calibrate()
-        with strategy.scope():
+        with strategy.scope(), tf.variable_creator_scope(_equal_on_replicas):
             keras.config.set_dtype_policy(settings.precision)
             self._twin = quantize_model(model, rules)
             keras.config.set_dtype_policy("float32")
@@ -212,26 +164,41 @@ class Training:
         }  # fmt: skip
 
     def _agree(self, step: int) -> None:
-        """Refuses workers that would go on from different steps.
+        """Refuses workers that train something else, or would go on from different steps.
 
         Raises:
-            ConfigError: They do not share the folder of checkpoints.
+            ConfigError: They were given different things, or share no folder of checkpoints.
         """
+        same = self._fingerprint()
         if self._strategy.num_replicas_in_sync == 1:
             return
 
         def gather() -> Any:
             context = tf.distribute.get_replica_context()
-            return context.all_gather(tf.constant([step], tf.int64), axis=0)
+            return context.all_gather(tf.constant([[step, same]], tf.int64), axis=0)
 
         found = self._strategy.experimental_local_results(
             self._strategy.run(tf.function(gather, autograph=False))
         )[0].numpy()
-        if len(set(found.tolist())) > 1:
+        if len(set(found[:, 1].tolist())) > 1:
             raise ConfigError(
-                f"qat: the workers hold checkpoints of different steps ({sorted(set(found))})",
+                "qat: the workers do not train the same model on the same samples in the same way",
+                hint="give all workers the same model, --train, --calibration and --qat-… values",
+            )
+        if len(set(found[:, 0].tolist())) > 1:
+            raise ConfigError(
+                f"qat: the workers hold checkpoints of different steps {found[:, 0].tolist()}",
                 hint="give all workers one shared folder: --qat-checkpoints DIR",
             )
+
+    def _fingerprint(self) -> int:
+        """A number that depends on settings, weights, first ranges and samples."""
+        here: dict[str, Any] = {"gpus": (), "gpu_memory_limit": None, "gpu_memory_growth": False}
+        settings = replace(self._settings, log_device_placement=False, **here)
+        digest = hashlib.sha256(repr(settings).encode())
+        for array in (*self._plain.get_weights(), *self._data.inputs, *self._data.wanted):
+            digest.update(np.ascontiguousarray(array[:64] if array.ndim else array).tobytes())
+        return int.from_bytes(digest.digest()[:7], "big")
 
     def _all_epochs(self, state: dict[str, Any], outcome: Outcome) -> None:
         for epoch in range(state["step"] // self._steps, self._settings.epochs):

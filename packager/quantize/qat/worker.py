@@ -58,7 +58,8 @@ class Trainer:
         """
         from packager.quantize.qat import losses
         from packager.quantize.qat.checkpoints import Checkpoints
-        from packager.quantize.qat.training import Data, Training
+        from packager.quantize.qat.data import Data
+        from packager.quantize.qat.training import Training
 
         opened = self.loader.opened
         if opened.keras_model is None:
