@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,16 +16,14 @@ from packager.console import reporter_of as _reporter
 from packager.errors import PackagerError
 from packager.flags import (
     build_options,
-    mapping,
     model_section,
     options,
     output_options,
     source_options,
     trust_options,
 )
-
-if TYPE_CHECKING:
-    from packager.config import Config
+from packager.flags import configuration as _config
+from packager.quantize.qat.command import qat_worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -348,17 +346,7 @@ def doctor(**flags: Any) -> int:
 
 cli.add_command(commands.explain)
 cli.add_command(commands.search)
-
-
-def _config(model: str | None, flags: dict[str, Any]) -> Config:
-    from packager import config
-
-    given = mapping(model, flags)
-    if flags["config_file"] is not None:
-        return config.merge(config.load(Path(flags["config_file"])), given)
-    if model is None:
-        raise click.UsageError("name a model, or a --config file that does")
-    return config.from_flags(given)
+cli.add_command(qat_worker)
 
 
 class Interrupted(BaseException):

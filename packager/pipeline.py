@@ -82,7 +82,11 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     Raises:
         PackagerError: Nothing was published, and why.
     """
-    selection = select(config.targets, calibrated=config.calibration is not None)
+    selection = select(
+        config.targets,
+        calibrated=config.calibration is not None,
+        trained=config.train is not None,
+    )
     settings.check(config)
     runtime_profiles.parse_all(config.runtimes)
     if config.web:

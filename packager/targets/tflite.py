@@ -267,7 +267,7 @@ def _make_variant(
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
         card = {**job.manifest.card(), "runtime": to_json(runtime)}
         job.litert.call("embed_card", f"embedding the card of {target.id}", path=path, card=card)
-        artifact = _describe(job.manifest.name, target.mode, path, described, runtime)
+        artifact = describe(job.manifest.name, target.mode, path, described, runtime)
         detail.append(human_size(artifact.size_bytes))
         if target.calibrated:
             detail.append(f"{described['integer_op_share']:.0%} integer operators")
@@ -279,9 +279,10 @@ def _make_variant(
         job.float_files[target.id] = base
 
 
-def _describe(
+def describe(
     name: str, mode: str, path: Path, description: dict[str, Any], runtime: Runtime
 ) -> Artifact:
+    """The manifest's entry of a finished file, from what the LiteRT child said of it."""
     io = tuple(from_json(ArtifactTensor, end, f"tflite/{mode}") for end in description["io"])
     return Artifact(
         id=f"tflite/{mode}",
