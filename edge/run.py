@@ -397,8 +397,10 @@ def read_card(path: Path) -> dict[str, Any]:
 def load_arrays(path: Path) -> Any:
     """Returns the array of a .npy file, memory-mapped, or the named arrays of a .npz file."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else dict(found.items())
+        if path.suffix.lower() != ".npz":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        with path.open("rb") as file:
+            return dict(np.load(file, allow_pickle=False).items())
     # NumPy raises many classes for a damaged file, and all of them mean the same.
     except Exception as error:
         raise SampleError(f"{path}: cannot be read as NumPy data: {error}") from None
@@ -415,8 +417,13 @@ def sha256(path: Path) -> str:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file so that it is there whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
+    if path.exists() and not path.is_file():
+        # A pipe or a device, such as /dev/stdout, must not be replaced by a file.
+        path.write_bytes(content)
+        return
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
     try:
         part.write_bytes(content)
         part.replace(path)

@@ -74,7 +74,7 @@ class TestText:
 
     def test_its_length_is_limited(self):
         """One file that is read from top to bottom must not grow without end."""
-        assert len(RUNNER.read_text().splitlines()) < 1420
+        assert len(RUNNER.read_text().splitlines()) < 1320
 
 
 class TestVerify:
@@ -761,6 +761,49 @@ class TestRun:
         assert "No space left" in answer.err and "Traceback" not in answer.err
 
 
+class TestFullDisk:
+    """/dev/full stands in for a full disk: whatever is written to it does not fit."""
+
+    def test_answers(self, bundle):
+        for arguments in (["predict", bundle, bundle / "golden", "--json"], ["verify", bundle],
+                          ["info", bundle]):  # fmt: skip
+            with Path("/dev/full").open("w") as full:
+                done = subprocess.run(
+                    [sys.executable, RUNNER, *arguments],
+                    stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                )  # fmt: skip
+            assert done.returncode == 1
+            assert "error: [Errno 28] No space left on device" in done.stderr
+            assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+    def test_recorded_values_and_pipes(self, program, bundle, tmp_path):
+        (tmp_path / "record").symlink_to("/dev/full")
+        answer = program("verify", bundle, "--record", tmp_path / "record")
+        assert answer.code == 1
+        assert "No space left" in answer.err and "Traceback" not in answer.err
+        assert Path("/dev/full").is_char_device()
+        os.mkfifo(tmp_path / "pipe")
+        # Opened for both ends, so that nobody waits; it holds more than these values.
+        with os.fdopen(os.open(tmp_path / "pipe", os.O_RDWR), "rb", buffering=0) as pipe:
+            flags = ("--artifact", "tflite/int8", "--record", tmp_path / "pipe")
+            assert program("verify", bundle, *flags).code == 0
+            assert list(json.loads(pipe.read(1 << 16))) == ["tflite/int8"]
+
+    def test_a_file_that_is_replaced_keeps_its_content(self, runner, tmp_path, monkeypatch):
+        kept = tmp_path / "kept.json"
+        kept.write_bytes(b"before")
+
+        def full(path, content):
+            path.touch()
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(runner.Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            runner.write_whole(kept, b"after")
+        assert kept.read_bytes() == b"before"
+        assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+
+
 class TestErrors:
     def test_a_target_that_is_missing(self, command, tmp_path):
         answer = command("info", tmp_path / "none")
@@ -802,6 +845,28 @@ class TestErrors:
         path = bundle / "tflite/digits.int8.tflite"
         path.write_bytes(path.read_bytes()[:-100])
         answer = command("predict", bundle, bundle / "golden")
+        assert answer.code == 1
+        assert "bytes, expected" in answer.err
+
+    def test_another_architecture_than_the_manifest_describes(
+        self, command, bundle, change_manifest, tmp_path
+    ):
+        change_manifest(lambda manifest: manifest["inputs"][0]["image"].update(width=10))
+        answer = command("predict", bundle, bundle / "golden", "--json")
+        assert answer.code == 1
+        for line in answer.lines:
+            assert "expected int8 [12, 12, 1], received int8 [12, 10, 1]" in line["error"]
+        np.savez(tmp_path / "damaged.npz", image=np.zeros((12, 12, 1), np.float32))
+        content = (tmp_path / "damaged.npz").read_bytes()
+        (tmp_path / "damaged.npz").write_bytes(content[: len(content) // 2])
+        answer = command("predict", bundle, tmp_path / "damaged.npz", "--json")
+        assert answer.code == 1
+        assert "damaged.npz: cannot be read as NumPy data" in answer.lines[0]["error"]
+
+    def test_a_truncated_file_of_a_bundle_is_found_by_its_size(self, command, bundle):
+        path = bundle / "tflite/digits.int8.tflite"
+        path.write_bytes(path.read_bytes()[:-100])
+        answer = command("predict", path, bundle / "golden")
         assert answer.code == 1
         assert "bytes, expected" in answer.err
 
