@@ -1097,8 +1097,11 @@ def show(entry: Facts, args: Args) -> None:
     """Tells people how an artifact did, and for bench how fast it was."""
     worst = f"max diff {entry['max_abs_diff']:.3g}" if "max_abs_diff" in entry else ""
     note(f"{entry['id']:22} {entry['status']:9} {worst} {entry['reason']}".rstrip())
-    for name in TIMES if args.runs and entry["samples"] else ():
-        note(f"  {name:14} " + " ".join(f"{k} {v:.3f}" for k, v in entry[name].items()))
+    if args.runs and entry["samples"]:
+        memory = (entry["peak_memory_bytes"] or 0) / 1e6
+        note(f"  load {entry['load_ms']:.1f} ms, peak memory {memory:.0f} MB")
+        for name in TIMES:
+            note(f"  {name:14} " + " ".join(f"{k} {v:.3f}" for k, v in entry[name].items()))
 
 
 def report_on(bundle: Bundle, files: Facts, entries: list[Any]) -> dict[str, Any]:
@@ -1133,7 +1136,7 @@ def command_bench(args: Args) -> int:
         for threads in [args.threads] if args.threads else counts:
             # Memory is then one artifact's, and a crash ends one row.
             note(f"threads: {threads}")
-            flags = ["--artifact", name, "--threads", str(threads), "--runs", str(args.runs)]
+            flags = ["--artifact", name, "--threads", str(threads), "--runs", str(args.runs or 100)]
             given = [flag for flag in args.given if flag != "--save"]
             command = [sys.executable, __file__, "verify", *given, *flags, "--json"]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
@@ -1252,7 +1255,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "files": {"nargs": "+", "help": "image, .npy, .npz, folder, or - for standard input"},
     "--top": {"type": positive, "default": 3, "metavar": "K", "help": "classes to list (3)"},
     "--record": {"metavar": "FILE", "help": "write all values"},
-    "--runs": {"type": positive, "default": 0, "help": "timed runs after the first round"},
+    "--runs": {"type": positive, "default": 0, "help": "timed runs (verify 0, bench 100)"},
     "folder": {"nargs": "?", "help": "answer its new files"},
     "--camera": {"nargs": "?", "const": "auto", "help": "picamera2, 0 or FILE.mjpeg"},
     "--fps": {"type": positive, "default": 10, "help": "at most so many a second (10)"},
