@@ -359,13 +359,14 @@ def open_target(name: str) -> Bundle:
     if not path.is_dir():
         raise RunnerError(f"{name}: no such bundle or file", exit_code=USAGE)
     versions = [p.parent for p in path.glob("*/manifest.json") if p.parent.name.isdecimal()]
-    newest = sorted(versions, key=lambda version: int(version.name))[-1:]
-    for root in [path] if (path / "manifest.json").is_file() else newest:
-        manifest = read_json(root / "manifest.json")
-        tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
-        return Bundle(root, manifest, tflite)
-    hint = "Give NAME/VERSION, NAME, or a .tflite file."
-    raise RunnerError(f"{path}: no manifest.json here or in a number's folder", hint, USAGE)
+    newest = max(versions, key=lambda version: int(version.name), default=None)
+    root = path if (path / "manifest.json").is_file() else newest
+    if root is None:
+        hint = "Give NAME/VERSION, NAME, or a .tflite file."
+        raise RunnerError(f"{path}: no manifest.json here or in a number's folder", hint, USAGE)
+    manifest = read_json(root / "manifest.json")
+    tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
+    return Bundle(root, manifest, tflite)
 
 
 def read_json(path: Path, text: bytes | None = None) -> dict[str, Any]:
@@ -464,9 +465,11 @@ def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
     hint = "Choose another artifact with --artifact."
     # There is no 32-bit build of ai-edge-litert.
     order = [forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES]
-    for name in [package for package in order if package in allowed][:1]:
+    name = next((package for package in order if package in allowed), None)
+    if name:
         wanted = f"{name}>={allowed[name]}" if allowed[name] else name
-        hint = f'python -m pip install "{wanted}"' + ' "numpy<2"' * (name == "tflite-runtime")
+        numpy = ' "numpy<2"' if name == "tflite-runtime" else ""
+        hint = f'python -m pip install "{wanted}"{numpy}'
     raise RunnerError(f"{artifact['id']}: {what}", hint, LACKS)
 
 
