@@ -1,11 +1,13 @@
 """The edge runner: info, predict, verify and run on real .tflite files."""
 
 import ast
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tokenize
 import tomllib
 from pathlib import Path
 
@@ -73,8 +75,24 @@ class TestText:
         assert f"\n{wanted};" in (ROOT / "edge/requirements.txt").read_text()
 
     def test_its_length_is_limited(self):
-        """One file that is read from top to bottom must not grow without end."""
-        assert len(RUNNER.read_text().splitlines()) < 1330
+        """One file that is read from top to bottom: under 1,000 lines of code."""
+        text = RUNNER.read_text()
+        told = (ast.Module, ast.FunctionDef, ast.ClassDef)
+        documented = {
+            line
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, told) and ast.get_docstring(node)
+            for line in range(node.body[0].lineno, node.body[0].end_lineno + 1)
+        }
+        blank = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        code = {
+            line
+            for token in tokens
+            if token.type not in (*blank, tokenize.ENDMARKER)
+            for line in range(token.start[0], token.end[0] + 1)
+        }
+        assert 900 < len(code - documented) < 1000
 
 
 class TestVerify:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packager.values import Values
+if TYPE_CHECKING:
+    from packager.values import Values
 
 LOSSES = ("auto", "labels", "distill")
 STRATEGIES = ("none", "mirrored", "central_storage", "multiworker")
@@ -74,22 +76,27 @@ def _numbers(values: Values, value: object, key: str) -> tuple[int, ...]:
     return tuple(values.whole(item, key, 0) for item in items)
 
 
+def _read(method: str) -> Callable[[Values, object, str], Any]:
+    """A reader of `Values`, whose module the command line must not import."""
+    return lambda values, value, key: getattr(values, method)(value, key)
+
+
 READERS: dict[str, Any] = {
-    "epochs": Values.whole,
-    "batch_size": Values.whole,
+    "epochs": _read("whole"),
+    "batch_size": _read("whole"),
     "learning_rate": lambda values, value, key: values.number(value, key, 1e-12, 10.0),
     "loss": lambda values, value, key: values.one_of(value, key, LOSSES),
-    "seed": Values.seed,
-    "freeze_bn_epoch": Values.seed,
+    "seed": _read("seed"),
+    "freeze_bn_epoch": _read("seed"),
     "strategy": lambda values, value, key: values.one_of(value, key, STRATEGIES),
     "precision": lambda values, value, key: values.one_of(value, key, PRECISIONS),
-    "require_integer": Values.switch,
-    "checkpoints": Values.path,
-    "checkpoint_steps": Values.whole,
+    "require_integer": _read("switch"),
+    "checkpoints": _read("path"),
+    "checkpoint_steps": _read("whole"),
     "gpus": _numbers,
-    "gpu_memory_limit": Values.whole,
-    "gpu_memory_growth": Values.switch,
-    "log_device_placement": Values.switch,
-    "logical_cpus": Values.whole,
-    "worker_timeout": Values.whole,
+    "gpu_memory_limit": _read("whole"),
+    "gpu_memory_growth": _read("switch"),
+    "log_device_placement": _read("switch"),
+    "logical_cpus": _read("whole"),
+    "worker_timeout": _read("whole"),
 }
