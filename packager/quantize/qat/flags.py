@@ -35,7 +35,6 @@ qat_options = (
     click.option("--qat-checkpoints", metavar="DIR", help="Where to go on after an interruption."),
     click.option("--qat-checkpoint-steps", type=int, help="Steps between two (default: 100)."),
     click.option("--qat-worker-timeout", type=int, metavar="S", help="Without a step (300)."),
-    click.option("--require-integer", is_flag=True, help="QAT: refuse layers that stay float."),
     click.option("--gpus", metavar="0,1", help="QAT: which of the visible GPUs."),
     click.option("--gpu-memory-limit", type=int, metavar="MB", help="QAT: on each GPU."),
     click.option("--gpu-memory-growth", is_flag=True, help="QAT: take memory as it is needed."),
