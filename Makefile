@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak fuzz bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -95,14 +95,13 @@ test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, roo
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/tfjs tests/browser
 
-bench: demo ## side-by-side benchmarks, by hand; recorded in bench/README.md
-	$(BIN)/python -m bench.build
-	$(BIN)/python -m bench.tfjs
-	$(BIN)/python -m bench.web
-	$(BIN)/python -m bench.server
-	$(BIN)/python -m bench.server_limits
-	$(BIN)/python -m bench.edge dist/digits
-	$(BIN)/packager bench dist/digits
+fuzz: $(STAMP) ## each reader of other people's bytes for SECONDS (600)
+	$(UV) pip install --quiet --python $(BIN)/python -r requirements/fuzz.txt
+	for target in manifest tflite savedmodel image rest; do \
+	  $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS),600) || exit 1; done
+
+bench: demo ## side-by-side benchmarks, by hand: all tables to bench/results.md
+	$(BIN)/python -m bench
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
@@ -119,7 +118,8 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	    "$$@"; }; \
 	compile pyproject.toml --extra build --extra server -o requirements/build.txt; \
 	compile pyproject.toml --extra server -c requirements/build.txt -o requirements/server.txt; \
-	compile pyproject.toml --extra build --extra server --extra browser --extra search --group dev \
+	compile pyproject.toml --extra build --extra server --extra sign --extra browser \
+	    --extra search --group dev \
 	    -c requirements/build.txt -o requirements/dev.txt; \
 	compile pyproject.toml --extra edge -c requirements/build.txt -o requirements/edge.txt; \
 	compile pyproject.toml --extra edge-legacy -o requirements/edge-legacy.txt; \
@@ -127,6 +127,7 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile --group micro --no-deps --prerelease allow -o requirements/micro.txt; \
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
 	compile --group clients -o requirements/clients.txt; \
+	compile --group fuzz -o requirements/fuzz.txt; \
 	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
 	compile --group device-armhf --no-deps -o requirements/device-armhf.txt
 

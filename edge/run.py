@@ -5,13 +5,7 @@
 # ///
 """Runs the TFLite files of a bundle on this machine, and checks that they compute what they should.
 
-    python run.py info    BUNDLE|FILE.tflite
-    python run.py verify  BUNDLE
-    python run.py predict BUNDLE|FILE.tflite photo.jpg folder -
-    python run.py watch   BUNDLE FOLDER | --camera 0|picamera2|FILE.mjpeg
-    python run.py bench   BUNDLE [--save]
-    python run.py serve   BUNDLE [--port 8501]
-    python run.py run     BUNDLE|FILE.tflite --inputs DIR --outputs DIR
+    python run.py info|verify|predict|watch|bench|serve|run BUNDLE|FILE.tflite ...
 
 BUNDLE is a folder NAME/VERSION, or NAME for its newest version; a lone .tflite file holds a card.
 Needs NumPy, one interpreter (ai-edge-litert, tflite-runtime or tensorflow), Pillow for images.
@@ -28,7 +22,6 @@ import importlib.metadata
 import importlib.util
 import io
 import json
-import mmap
 import os
 import platform
 import re
@@ -36,10 +29,10 @@ import signal
 import sys
 import threading
 import time
-import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Union
+from typing import IO, Any, Union
 
 try:
     import numpy as np
@@ -47,24 +40,21 @@ except ImportError as error:
     print(f"error: {error}\n  python -m pip install numpy", file=sys.stderr)
     raise SystemExit(4) from None
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-
-    from PIL import Image
-
-    Args = argparse.Namespace
-    Facts = Mapping[str, Any]
-    Arrays = Mapping[str, np.ndarray]
-
+Args = argparse.Namespace
+Facts = Mapping[str, Any]
+# What it is called, and the sample: a file, a picture, an array or JSON.
+Sample = tuple[str, Any]
 FAILED, USAGE, OUTSIDE, LACKS = 1, 2, 3, 4
+# The bytes of a frame or a request.
+LARGEST = 1 << 25
 
 
 class RunnerError(Exception):
-    """Something that the user can act on: `message` is what and why, `hint` what to do."""
+    """Something that the user can act on: what and why, and as `hint` what to do."""
 
     def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
         super().__init__(message)
-        self.message, self.hint, self.exit_code = message, hint, exit_code
+        self.hint, self.exit_code = hint, exit_code
 
 
 def note(text: str) -> None:
@@ -79,10 +69,12 @@ def tell(facts: Facts) -> None:
 
 # ---- preprocessing: begin (one text in packager/preprocess.py and edge/run.py) ----
 
+try:
+    from PIL import Image
+except ImportError:  # Only pictures need it.
+    Image = None  # type: ignore[assignment]
+
 ImageSource = Union[str, "os.PathLike[str]", IO[bytes], "Image.Image", np.ndarray]
-Pair = tuple[int, int]
-Box = tuple[int, int, int, int]
-Numbers = Union[float, "Sequence[float]", np.ndarray]
 
 # Pillow's numbers: of its filters, and of the transposition that undoes an EXIF orientation.
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -98,51 +90,29 @@ class PreprocessError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
-def preprocess(image: ImageSource, input_spec: Mapping[str, Any]) -> np.ndarray:
-    """Turns an image into a sample of an entry of `inputs`: its shape without the batch axis."""
-    name, image_spec, declared = input_spec["name"], input_spec.get("image"), input_spec["shape"]
-    if image_spec is None:
-        hint = "Give a .npy array, or build the bundle with --preprocess."
-        raise PreprocessError(f"input {name!r} declares no preprocessing of images", hint=hint)
-    tensor = normalise(prepare_pixels(image, image_spec), image_spec, input_spec["dtype"])
-    try:
-        # A free dimension (None) takes the size that is left over.
-        return tensor.reshape([-1 if size is None else size for size in declared[1:]])
-    except ValueError:
-        raise PreprocessError(
-            f"input {name!r}: pixels {list(tensor.shape)} do not fit the shape {declared}"
-        ) from None
+        self.message, self.hint = message, hint
 
 
 def prepare_pixels(image: ImageSource, image_spec: Mapping[str, Any]) -> np.ndarray:
     """Runs steps 1 to 5: `[height, width, channels]`, float32 for `tf:bilinear`, else uint8."""
     W, H, channels = (image_spec[key] for key in ("width", "height", "channels"))
+    _check_choice("channels", channels, CHANNELS)
     picture = _open(image)
-    (left, top, cw, ch), size, (x, y) = fit_boxes(*picture.size, W, H, image_spec["fit"])
+    (left, top, cw, ch), (w, h), (x, y) = fit_boxes(*picture.size, W, H, image_spec["fit"])
     if (cw, ch) != picture.size:
         picture = picture.crop((left, top, left + cw, top + ch))
-    _check_choice("channels", channels, CHANNELS)
-    pixels = _resize(
-        _as_mode(picture, "L" if channels == "gray" else "RGB"), size, image_spec["resize"]
-    )
+    picture = _as_mode(picture, "L" if channels == "gray" else "RGB")
+    pixels = _resize(picture, w, h, image_spec["resize"])
     pixels = pixels[:, :, ::-1] if channels == "bgr" else pixels
-    if size == (W, H):
+    if (w, h) == (W, H):
         return pixels
     canvas = np.full((H, W, pixels.shape[2]), image_spec.get("pad_value", 0), pixels.dtype)
-    canvas[y : y + size[1], x : x + size[0]] = pixels
+    canvas[y : y + h, x : x + w] = pixels
     return canvas
 
 
-def fit_boxes(w: int, h: int, W: int, H: int, fit: str) -> tuple[Box, Pair, Pair]:
-    """Places a `w x h` image on a `W x H` target, centred: the formulas of step 5.
-
-    Returns what is kept (left, top, width, height), the size that it is resized to (width,
-    height), and where on the target that is placed (left, top).
-    """
+def fit_boxes(w: int, h: int, W: int, H: int, fit: str) -> tuple[tuple[int, ...], ...]:
+    """Step 5: what is kept (left, top, width, height), its size on the target, its place there."""
     _check_choice("fit", fit, FITS)
     wider = w * H >= h * W
     if fit == "crop":
@@ -160,10 +130,13 @@ def normalise(pixels: np.ndarray, image_spec: Mapping[str, Any], dtype: str) -> 
     """Runs step 6 on uint8 or float32 pixels `[..., channels]`."""
     if pixels.dtype == np.uint8:
         return apply_tables(pixels, pixel_tables(image_spec, dtype))
-    scale, offset = (_per_channel(image_spec, key) for key in ("scale", "offset"))
-    values = pixels.astype(np.float64) * scale + offset
-    integer = np.issubdtype(np.dtype(dtype), np.integer)
-    return _to_integer(values, dtype) if integer else values.astype(dtype)
+    channels = 1 if image_spec["channels"] == "gray" else 3
+    for key in ("scale", "offset"):
+        if len(image_spec[key]) not in (1, channels):
+            wanted = f"{key} needs 1 or {channels} entries"
+            raise PreprocessError(f"{wanted}, received {image_spec[key]}")
+    values: np.ndarray = pixels.astype(np.float64) * image_spec["scale"] + image_spec["offset"]
+    return values.astype(dtype) if np.dtype(dtype).kind == "f" else _to_integer(values, dtype)
 
 
 def pixel_tables(image_spec: Mapping[str, Any], dtype: str) -> np.ndarray:
@@ -177,10 +150,9 @@ def apply_tables(pixels: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Looks up uint8 pixels `[..., channels]` in tables `[channels, 256]`."""
     if pixels.shape[-1] != len(tables):
         raise PreprocessError(f"expected {len(tables)} channels, received {pixels.shape[-1]}")
-    result = np.empty(pixels.shape, tables.dtype)
-    for channel, table in enumerate(tables):
-        result[..., channel] = table[pixels[..., channel]]
-    return result
+    looked_up = [table[pixels[..., channel]] for channel, table in enumerate(tables)]
+    stacked: np.ndarray = np.stack(looked_up, axis=-1)
+    return stacked
 
 
 def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.ndarray:
@@ -190,22 +162,18 @@ def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.nda
     return _to_integer(x.astype(np.float64) / float(scale), dtype, int(zero_point))
 
 
-def dequantize(q: np.ndarray, scale: Numbers, zero_point: Numbers, axis: int = -1) -> np.ndarray:
+def dequantize(q: np.ndarray, scale: Any, zero_point: Any, axis: int = -1) -> np.ndarray:
     """Returns `(q - zero_point) * scale` as float32; several scales belong to `axis`."""
-    scales, zeros = np.ravel(scale).astype(np.float64), np.ravel(zero_point).astype(np.float64)
-    if scales.size > 1:
-        shape = [1] * q.ndim
-        shape[axis] = scales.size
-        scales, zeros = scales.reshape(shape), np.broadcast_to(zeros, scales.shape).reshape(shape)
-    return ((q.astype(np.float64) - zeros) * scales).astype(np.float32)
+    moved = np.moveaxis(np.atleast_1d(q).astype(np.float64), axis, -1)
+    values: np.ndarray = (moved - np.asarray(zero_point)) * np.asarray(scale, np.float64)
+    result: np.ndarray = np.moveaxis(values, -1, axis).astype(np.float32)
+    return result
 
 
 def _open(source: ImageSource) -> Image.Image:
     """Returns the image upright, 8-bit and without alpha: mode L or RGB."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise PreprocessError("images need Pillow", hint="python -m pip install pillow") from None
+    if Image is None:
+        raise PreprocessError("images need Pillow", hint="python -m pip install pillow")
     if isinstance(source, np.ndarray):
         return _flatten(Image.fromarray(_checked(source)))
     try:
@@ -220,8 +188,6 @@ def _open(source: ImageSource) -> Image.Image:
 
 
 def _decode(picture: Image.Image) -> Image.Image:
-    from PIL import Image
-
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and picture.width * picture.height > limit:
         size = f"{picture.width}x{picture.height}"
@@ -240,8 +206,6 @@ def _decode(picture: Image.Image) -> Image.Image:
 
 def _flatten(picture: Image.Image) -> Image.Image:
     """Brings any mode to 8-bit L or RGB, with alpha composited over black."""
-    from PIL import Image
-
     if picture.mode.startswith("I") or picture.mode == "F":
         return Image.fromarray(_high_bytes(picture))
     key = picture.info.get("transparency")
@@ -283,60 +247,37 @@ def _pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture).reshape(picture.height, picture.width, -1)
 
 
-def _resize(picture: Image.Image, size: Pair, method: str) -> np.ndarray:
-    from PIL import Image
-
+def _resize(picture: Image.Image, w: int, h: int, method: str) -> np.ndarray:
     _check_choice("resize", method, RESIZE_METHODS)
     if method.startswith("tf:"):
-        interpolate = _tf_bilinear if method == "tf:bilinear" else _tf_nearest
-        return interpolate(_pixels(picture), *size)
+        return _tf_resize(_pixels(picture), w, h, nearest=method == "tf:nearest")
     kernel = Image.Resampling(FILTERS[method.split(":")[1]])
     # Rows, then columns, in two calls: in one call Pillow 13 takes whichever order is cheaper.
-    for step in ((size[0], picture.height), size):
+    for step in ((w, picture.height), (w, h)):
         picture = picture if picture.size == step else picture.resize(step, kernel)
     return _pixels(picture)
 
 
-def _tf_nearest(pixels: np.ndarray, w: int, h: int) -> np.ndarray:
-    rows = np.minimum(np.floor(_centres(pixels.shape[0], h)), pixels.shape[0] - 1)
-    columns = np.minimum(np.floor(_centres(pixels.shape[1], w)), pixels.shape[1] - 1)
-    result: np.ndarray = pixels[rows.astype(np.intp)][:, columns.astype(np.intp)]
-    return result
-
-
-def _tf_bilinear(pixels: np.ndarray, w: int, h: int) -> np.ndarray:
+def _tf_resize(pixels: np.ndarray, w: int, h: int, nearest: bool) -> np.ndarray:
     """The order of TensorFlow's float32 arithmetic: along rows first, then between them."""
-    y0, y1, dy = _neighbours(pixels.shape[0], h)
-    x0, x1, dx = _neighbours(pixels.shape[1], w)
-    upper, lower = pixels[y0].astype(np.float32), pixels[y1].astype(np.float32)
-    dx, dy = dx[:, None], dy[:, None, None]
-    top = upper[:, x0] + (upper[:, x1] - upper[:, x0]) * dx
-    bottom = lower[:, x0] + (lower[:, x1] - lower[:, x0]) * dx
-    result: np.ndarray = top + (bottom - top) * dy
+    # The centres of the target's pixels on the axes of the source.
+    x = (np.arange(w, dtype=np.float32) + np.float32(0.5)) * np.float32(pixels.shape[1] / w)
+    y = (np.arange(h, dtype=np.float32) + np.float32(0.5)) * np.float32(pixels.shape[0] / h)
+    if nearest:
+        return _lines(_lines(pixels, y, 0), x, 1)
+    x, y, rows = x - np.float32(0.5), y - np.float32(0.5), []
+    for nearer in (np.floor, np.ceil):
+        row = _lines(pixels, nearer(y), 0).astype(np.float32)
+        left, right = _lines(row, np.floor(x), 1), _lines(row, np.ceil(x), 1)
+        rows.append(left + (right - left) * (x - np.floor(x))[:, None])
+    top, bottom = rows
+    result: np.ndarray = top + (bottom - top) * (y - np.floor(y))[:, None, None]
     return result
 
 
-def _neighbours(source: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each target pixel: the two source pixels around it and the second one's weight."""
-    at = _centres(source, target) - np.float32(0.5)
-    before = np.floor(at)
-    after = np.minimum(np.ceil(at), source - 1)
-    return np.maximum(before, 0).astype(np.intp), after.astype(np.intp), at - before
-
-
-def _centres(source: int, target: int) -> np.ndarray:
-    """Centres of the target's pixels on the source's axis, in float32 as TensorFlow has them."""
-    scale = np.float32(source) / np.float32(target)
-    centres: np.ndarray = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale
-    return centres
-
-
-def _per_channel(image_spec: Mapping[str, Any], key: str) -> np.ndarray:
-    channels = 1 if image_spec["channels"] == "gray" else 3
-    values = np.asarray(image_spec[key], dtype=np.float64)
-    if values.shape not in ((1,), (channels,)):
-        raise PreprocessError(f"{key} needs 1 or {channels} entries, received {values.tolist()}")
-    return np.broadcast_to(values, (channels,))
+def _lines(pixels: np.ndarray, at: np.ndarray, axis: int) -> np.ndarray:
+    """Takes the rows or columns at whole positions, beyond an edge those at the edge."""
+    return pixels.take(at.astype(np.intp), axis, mode="clip")
 
 
 def _to_integer(values: np.ndarray, dtype: str, add: int = 0) -> np.ndarray:
@@ -360,10 +301,10 @@ def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
 # One sample cannot be used; the others go on.
 SampleError = PreprocessError
 
-# ==== The bundle: manifest.json, or the card inside a lone .tflite file ====
+# ==== Files: a bundle with its manifest, or a lone .tflite file with its card ====
 
 SCHEMA = 1
-CARD_MARK = b"PACKAGER_CARD\0"
+CARD_MARK = rb"PACKAGER_CARD\0"
 # What `bench --save` keeps. Files in report/ are not hashed.
 CHOICE = "report/edge-choice.json"
 
@@ -405,27 +346,27 @@ class Bundle:
 def open_target(name: str) -> Bundle:
     """Opens a bundle (NAME/VERSION, or NAME for the newest version) or a .tflite file."""
     path = Path(name)
-    if path.is_dir():
-        versions = [p.parent for p in path.glob("*/manifest.json") if p.parent.name.isdecimal()]
-        here = [path] if (path / "manifest.json").is_file() else versions
-        if not here:
-            hint = "Give NAME/VERSION, NAME, or a .tflite file."
-            raise RunnerError(f"{path}: no manifest.json here or in a number's folder", hint, USAGE)
-        root = here[0] if len(here) == 1 else max(here, key=lambda version: int(version.name))
-        manifest = read_json(root / "manifest.json")
-        tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
-        return Bundle(root, manifest, tflite)
-    if not path.is_file():
+    if path.is_file():
+        real = path.resolve()
+        if (real.parent.parent / "manifest.json").is_file():
+            bundle = open_target(str(real.parent.parent))
+            entries = [a for a in bundle.artifacts if (bundle.root / a["path"]).resolve() == real]
+            if entries:
+                return Bundle(bundle.root, bundle.facts, entries)
+        card = read_card(path)
+        entry = {"id": path.name, "path": real.name, "runtime": card.get("runtime", {})}
+        return Bundle(real.parent, card, [entry])
+    if not path.is_dir():
         raise RunnerError(f"{name}: no such bundle or file", exit_code=USAGE)
-    real = path.resolve()
-    if (real.parent.parent / "manifest.json").is_file():
-        bundle = open_target(str(real.parent.parent))
-        entries = [a for a in bundle.artifacts if (bundle.root / a["path"]).resolve() == real]
-        if entries:
-            return Bundle(bundle.root, bundle.facts, entries)
-    card = read_card(path)
-    entry = {"id": path.name, "path": real.name, "runtime": card.get("runtime", {})}
-    return Bundle(real.parent, card, [entry])
+    versions = [p.parent for p in path.glob("*/manifest.json") if p.parent.name.isdecimal()]
+    newest = max(versions, key=lambda version: int(version.name), default=None)
+    root = path if (path / "manifest.json").is_file() else newest
+    if root is None:
+        hint = "Give NAME/VERSION, NAME, or a .tflite file."
+        raise RunnerError(f"{path}: no manifest.json here or in a number's folder", hint, USAGE)
+    manifest = read_json(root / "manifest.json")
+    tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
+    return Bundle(root, manifest, tflite)
 
 
 def read_json(path: Path, text: bytes | None = None) -> dict[str, Any]:
@@ -443,18 +384,27 @@ def read_json(path: Path, text: bytes | None = None) -> dict[str, Any]:
 
 def read_card(path: Path) -> dict[str, Any]:
     """Returns the card embedded in a .tflite file, or {} when it has none."""
-    with path.open("rb") as file:
-        if file.read(8)[4:] != b"TFL3":
-            raise RunnerError(f"{path}: not a TFLite file", exit_code=USAGE)
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            at = -1
-            # The mark is also the name of the metadata buffer, so every place is tried.
-            while (at := content.find(CARD_MARK, at + 1)) >= 0:
-                start = at + len(CARD_MARK) + 4
-                length = int.from_bytes(content[start - 4 : start], "little")
-                if content[start : start + 1] == b"{":
-                    return read_json(path, content[start : start + length])
-    return {}
+    content = path.read_bytes()
+    if content[4:8] != b"TFL3":
+        raise RunnerError(f"{path}: not a TFLite file", exit_code=USAGE)
+    # The mark is also the name of the metadata buffer; a length and the card follow the other.
+    found = re.search(CARD_MARK + rb"(.{4})(?=\{)", content, re.DOTALL)
+    if found is None:
+        return {}
+    length = int.from_bytes(found[1], "little")
+    return read_json(path, content[found.end() : found.end() + length])
+
+
+def load_arrays(path: Path) -> Any:
+    """Returns the array of a .npy file, memory-mapped, or the named arrays of a .npz file."""
+    try:
+        if path.suffix.lower() != ".npz":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        with path.open("rb") as file:
+            return dict(np.load(file, allow_pickle=False).items())
+    # NumPy raises many classes for a damaged file, and all of them mean the same.
+    except Exception as error:
+        raise SampleError(f"{path}: cannot be read as NumPy data: {error}") from None
 
 
 def sha256(path: Path) -> str:
@@ -468,9 +418,14 @@ def sha256(path: Path) -> str:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file so that it is there whole or not at all."""
+    if path.exists() and not path.is_file():
+        # A pipe or a device, such as /dev/stdout, must not be replaced by a file.
+        path.write_bytes(content)
+        return
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(content)
         part.replace(path)
     finally:
@@ -496,27 +451,26 @@ EDGE_TPU_HINT = "Run install.sh --edgetpu, or use --fallback-cpu."
 def choose_runtime(artifact: Facts, forced: str | None) -> dict[str, str]:
     """Returns name and version of the first installed package that may run the artifact."""
     # Other packages may load the file and compute something else. A lone file's card has the list.
-    allowed: Mapping[str, str] | None = artifact["runtime"].get("min_version")
-    passed_over: list[str] = []
+    allowed = artifact["runtime"].get("min_version") or dict.fromkeys(RUNTIMES, "")
+    reasons: list[str] = []
     for package in [forced] if forced else RUNTIMES:
         version = installed_version(package)
-        problem = why_not(package, version, allowed)
-        if version is not None and not problem:
-            for reason in passed_over:
-                note(f"note: {reason}; using {package} {version}")
+        reason = why_not(package, version, allowed)
+        if version is not None and not reason:
+            for passed_over in reasons:
+                note(f"note: {passed_over}; using {package} {version}")
             return {"name": package, "version": version}
-        if forced or version is not None:
-            passed_over.append(problem)
-    reason = "; ".join(passed_over) or f"none of {', '.join(RUNTIMES)} is installed"
+        reasons += [reason] if forced or version is not None else []
+    what = "; ".join(reasons) or f"none of {', '.join(RUNTIMES)} is installed"
     hint = "Choose another artifact with --artifact."
     # There is no 32-bit build of ai-edge-litert.
-    for name in (forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES):
-        if name and (allowed is None or name in allowed):
-            wanted = f"{name}>={allowed[name]}" if allowed else name
-            numpy = ' "numpy<2"' if name == "tflite-runtime" else ""
-            hint = f'python -m pip install "{wanted}"{numpy}'
-            break
-    raise RunnerError(f"{artifact['id']}: {reason}", hint, LACKS)
+    order = [forced, "tflite-runtime" if sys.maxsize < 2**32 else None, *RUNTIMES]
+    name = next((package for package in order if package in allowed), None)
+    if name:
+        wanted = f"{name}>={allowed[name]}" if allowed[name] else name
+        numpy = ' "numpy<2"' if name == "tflite-runtime" else ""
+        hint = f'python -m pip install "{wanted}"{numpy}'
+    raise RunnerError(f"{artifact['id']}: {what}", hint, LACKS)
 
 
 def installed_version(package: str) -> str | None:
@@ -531,13 +485,13 @@ def installed_version(package: str) -> str | None:
         return str(getattr(importlib.import_module(module), "__version__", ""))
 
 
-def why_not(package: str, version: str | None, allowed: Mapping[str, str] | None) -> str:
+def why_not(package: str, version: str | None, allowed: Mapping[str, str]) -> str:
     """Returns why this package may not run a file, or an empty text if it may."""
     if version is None:
         return f"{package} is not installed"
-    if allowed is not None and package not in allowed:
+    if package not in allowed:
         return f"{package} {version} was not seen to give right numbers with this file"
-    if allowed is not None and release(version) < release(allowed[package]):
+    if release(version) < release(allowed[package]):
         return f"{package} {version or '(unknown version)'} is older than {allowed[package]}"
     numpy_1 = release(version) <= release(LAST_FOR_NUMPY_1.get(package, "0"))
     if numpy_1 and release(np.__version__) >= (2,):
@@ -604,47 +558,46 @@ def load_interpreter(runtime: Facts, path: Path, args: Args) -> Any:
 
 
 # ==== The model: named tensors in, named tensors out ====
+
+
 class Tensor:
     """An input or output of the file; `scales` is empty when it is not quantized."""
 
     def __init__(self, name: str, detail: Facts) -> None:
         quantization = detail["quantization_parameters"]
         self.name, self.index, self.dtype = name, int(detail["index"]), np.dtype(detail["dtype"])
-        self.shape = tuple(np.asarray(detail["shape"]).tolist())
-        self.scales, self.zeros = map(
-            np.array, (quantization["scales"], quantization["zero_points"])
-        )
+        self.shape = tuple(int(size) for size in detail["shape"])
+        self.scales, self.zeros = quantization["scales"], quantization["zero_points"]
         self.axis = int(quantization["quantized_dimension"])
 
-    def encode(self, value: np.ndarray) -> np.ndarray:
-        """Returns one sample in the tensor's shape and dtype; floats are quantized if need be."""
-        kinds = value.dtype.kind + self.dtype.kind
-        good = value.shape in (self.shape, self.shape[1:])
-        if good and kinds[0] == "f" and self.scales.size:
-            value = quantize(
-                value.astype(np.float32), self.scales[0], self.zeros[0], str(self.dtype)
-            )
-        elif value.dtype != self.dtype and kinds != "ff":
-            # Numbers such as ids may be stored wider than the tensor, quantized values not.
-            ids = good and set(kinds) <= {"i", "u"} and not self.scales.size
-            good = ids and np.array_equal(value.astype(self.dtype), value)
-        if not good:
-            want = f"input {self.name!r}: expected {self.dtype} {list(self.shape[1:])}"
-            raise SampleError(f"{want}, received {value.dtype} {list(value.shape)}")
-        return value.astype(self.dtype).reshape(self.shape)
+    def quantized(self, values: np.ndarray) -> np.ndarray:
+        """Returns float values as the tensor stores them."""
+        if len(self.scales):
+            single = values.astype(np.float32)
+            return quantize(single, self.scales[0], self.zeros[0], str(self.dtype))
+        return values.astype(self.dtype)
 
-    def from_json(self, value: Any) -> np.ndarray:
-        """Returns lists of numbers as an array that `encode` takes."""
+    def encode(self, value: Any) -> np.ndarray:
+        """Returns one sample, an array or lists of numbers, in the tensor's shape and dtype."""
         try:
             array = np.asarray(value)
-            ids = array.dtype.kind + self.dtype.kind in ("ii", "iu") and not self.scales.size
-            return array if ids else array.astype(np.float32)
+            ids = {array.dtype.kind, self.dtype.kind} <= {"i", "u"} and not len(self.scales)
+            if not isinstance(value, np.ndarray) and not ids:
+                array = array.astype(np.float32)
         except (ValueError, TypeError, OverflowError) as error:
             raise SampleError(f"input {self.name!r} is no array of numbers: {error}") from None
+        # Numbers such as ids may be stored wider than the tensor, quantized values not.
+        good = array.dtype == self.dtype or (ids and (array.astype(self.dtype) == array).all())
+        floats = array.dtype.kind == "f" and (self.dtype.kind == "f" or len(self.scales))
+        if not (good or floats) or array.shape not in (self.shape, self.shape[1:]):
+            want = f"input {self.name!r}: expected {self.dtype} {list(self.shape[1:])}"
+            raise SampleError(f"{want}, received {array.dtype} {list(array.shape)}")
+        array = self.quantized(array) if floats else array.astype(self.dtype)
+        return array.reshape(self.shape)
 
     def decode(self, value: np.ndarray) -> np.ndarray:
         """Returns the float32 values of one sample, without the batch axis."""
-        if self.scales.size:
+        if len(self.scales):
             value = dequantize(value, self.scales, self.zeros, self.axis)
         value = value.astype(np.float32)
         return value[0] if value.ndim and len(value) == 1 else value
@@ -664,37 +617,58 @@ class Model:
         if not size or size != listed:
             raise RunnerError(f"{path}: {size} bytes, expected {listed}", "Copy it again.")
         self.interpreter = load_interpreter(self.runtime, path, args)
-        inputs, outputs = signature_tensors(self.interpreter)
-        self.specs = {spec["name"]: spec for spec in bundle.facts.get("inputs", [])}
-        self.inputs = bind(inputs, list(self.specs), path)
-        self.outputs = bind(outputs, [o["name"] for o in bundle.facts.get("outputs", [])], path)
-        self._tables: dict[str, np.ndarray] = {}
+        self.specs = {spec["name"]: spec for spec in self.facts.get("inputs", [])}
+        outputs = [spec["name"] for spec in self.facts.get("outputs", [])]
+        self.inputs, self.outputs = bind(self.interpreter, (list(self.specs), outputs), path)
+        # Each of the 256 pixel values has one result, which a table holds.
+        self.tables: dict[str, np.ndarray] = {}
         # The seconds that loading took, and when the last invoke() began and ended.
         self.load_s, self.invoked = time.perf_counter() - started, (0.0, 0.0)
 
-    def tensor(self, name: str, value: Any) -> np.ndarray:
+    def read(self, value: Any, files: bool = True) -> dict[str, Any]:
+        """Takes a file, a picture, an array, JSON, or one of these for each input by its name."""
+        if isinstance(value, Path) and value.suffix.lower() == ".npz":
+            value = load_arrays(value)
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise SampleError(f"not JSON: {error}") from None
+        if not isinstance(value, dict) and len(self.inputs) > 1:
+            names = ", ".join(self.inputs)
+            raise SampleError(f"the model takes {names}", hint="Give a .npz file with all inputs.")
+        named = value if isinstance(value, dict) else dict.fromkeys(self.inputs, value)
+        # In JSON, a text is the name of a file.
+        paths = {k: Path(v) for k, v in named.items() if files and isinstance(v, str)}
+        named = {**named, **paths}
+        return {name: self.tensor(name, named[name]) for name in self.inputs if name in named}
+
+    def tensor(self, name: str, value: Any) -> Any:
         """Preprocesses image files and uint8 arrays (pixels); others are the model's input."""
         spec, tensor = self.specs.get(name, {}), self.inputs[name]
-        if isinstance(value, Path) and value.suffix == ".npy":
-            return np.asarray(load_numpy(value))
-        if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not spec.get("image")):
+        image = spec.get("image")
+        if isinstance(value, Path) and value.suffix.lower() == ".npy":
+            value = load_arrays(value)
+        pixels = isinstance(value, np.ndarray) and value.dtype == np.uint8 and image is not None
+        if not pixels and not isinstance(value, (Path, io.BytesIO)):
             return value
-        if spec.get("image") is None:
+        if image is None:
             raise SampleError(f"input {name!r} takes no image", hint="Give a .npy array.")
-        if importlib.util.find_spec("PIL") is None:
+        if Image is None:
             raise RunnerError("images need Pillow", "python -m pip install pillow", LACKS)
-        if not tensor.scales.size or spec["image"]["resize"] == "tf:bilinear":
-            return preprocess(value, spec)
-        # Each of the 256 pixel values has one quantized result, which a table holds.
-        if name not in self._tables:
-            values = pixel_tables(spec["image"], spec["dtype"]).astype(np.float32)
-            scale, zero_point = tensor.scales[0], tensor.zeros[0]
-            self._tables[name] = quantize(values, scale, zero_point, str(tensor.dtype))
-        looked_up = apply_tables(prepare_pixels(value, spec["image"]), self._tables[name])
-        return looked_up.reshape(tensor.shape[1:])
+        if name not in self.tables:
+            self.tables[name] = tensor.quantized(pixel_tables(image, spec["dtype"]))
+        prepared = prepare_pixels(value, image)
+        if prepared.dtype == np.uint8:
+            values = apply_tables(prepared, self.tables[name])
+        else:
+            values = tensor.quantized(normalise(prepared, image, spec["dtype"]))
+        # The channels may have no axis of their own. What does not fit is refused by encode().
+        fits = values.size == np.prod(tensor.shape)
+        return values.reshape(tensor.shape) if fits else values
 
-    def __call__(self, sample: Arrays) -> dict[str, np.ndarray]:
-        """Runs one sample: input name -> array; returns output name -> float32 array."""
+    def __call__(self, sample: Facts) -> dict[str, np.ndarray]:
+        """Runs one sample: input name -> array or lists; returns output name -> float32 array."""
         # A fused LSTM keeps its state between calls: right for the blocks of one stream only.
         if not self.stateful:
             self.interpreter.reset_all_variables()
@@ -712,26 +686,22 @@ class Model:
         return {name: out.decode(get(out.index)) for name, out in self.outputs.items()}
 
 
-def signature_tensors(interpreter: Any) -> list[dict[str, Tensor]]:
-    """Returns inputs and outputs by the names of the first signature, else of the tensors."""
+def bind(interpreter: Any, wanted: Iterable[list[str]], path: Path) -> list[dict[str, Tensor]]:
+    """Maps the manifest's input and output names to tensors by name, never by position."""
     signatures = interpreter.get_signature_list()
     # A signature's runner refers to the interpreter's memory and would block every later
     # invoke(), so it must not outlive this function.
     owner = interpreter.get_signature_runner(next(iter(signatures))) if signatures else interpreter
     found = []
-    for details in (owner.get_input_details(), owner.get_output_details()):
+    for names, details in zip(wanted, (owner.get_input_details(), owner.get_output_details())):
         named = details if signatures else {detail["name"]: detail for detail in details}
-        found.append({name: Tensor(name, detail) for name, detail in named.items()})
+        if len(names) == len(named) == 1:
+            named = dict.fromkeys(names, next(iter(named.values())))
+        if names and set(names) != set(named):
+            has = f"expected {', '.join(names)}, but the file has {', '.join(named)}"
+            raise RunnerError(f"{path}: {has}")
+        found.append({name: Tensor(name, named[name]) for name in names or named})
     return found
-
-
-def bind(tensors: dict[str, Tensor], names: list[str], path: Path) -> dict[str, Tensor]:
-    """Maps the manifest's names to tensors by name, never by position."""
-    if not names or set(names) == set(tensors):
-        return {name: tensors[name] for name in names or tensors}
-    if len(names) == len(tensors) == 1:
-        return dict.fromkeys(names, next(iter(tensors.values())))
-    raise RunnerError(f"{path}: expected {', '.join(names)}, but the file has {', '.join(tensors)}")
 
 
 def choose(bundle: Bundle, args: Args) -> tuple[Facts, str]:
@@ -763,13 +733,15 @@ def open_model(args: Args) -> Model:
     except RunnerError as error:
         if error.exit_code != LACKS or not args.fallback_cpu:
             raise
-        note(f"note: {error.message}; using the CPU")
+        note(f"note: {error}; using the CPU")
     args.delegate = None
     return Model(bundle, bundle.artifact(artifact["id"].replace("_edgetpu", "")), args)
 
 
 # ==== Answers: from numbers to labels ====
-def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
+
+
+def answer(outputs: Mapping[str, np.ndarray], facts: Facts, top: int) -> dict[str, Any]:
     """Returns what the outputs of one sample mean, by the task; labels belong to the first."""
     for name, values in outputs.items():
         if not np.isfinite(values).all():
@@ -799,7 +771,35 @@ def answer(outputs: Arrays, facts: Facts, top: int) -> dict[str, Any]:
     return {"labels": [names[i] for i in present], "top": ranked}
 
 
-# ==== info ====
+def sentence(result: Facts) -> str:
+    """Returns an answer as one line for people."""
+    if "outputs" in result:
+        values = {name: np.ravel(value) for name, value in result["outputs"].items()}
+        return ", ".join(f"{name} {np.array2string(v, threshold=8)}" for name, v in values.items())
+    if "labels" in result:
+        return ", ".join(result["labels"]) or "none"
+    return ", ".join(f"{r['label']} {r['score']:.4f}" for r in result.get("top", [result]))
+
+
+def answers(
+    model: Model, samples: Iterable[Sample], top: int
+) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yields each sample with its answer; what is wrong with one is reported and is its answer."""
+    for name, value in samples:
+        try:
+            result = answer(model(model.read(value)), model.facts, top)
+        except SampleError as error:
+            message = error.message if name in error.message else f"{name}: {error.message}"
+            note(f"error: {message} {error.hint}".rstrip())
+            result = {"error": message}
+        yield name, value, result
+
+
+# ==== info, predict, run ====
+
+SUFFIXES = re.compile(r"(?i)\.(avif|bmp|gif|jpe?g|npy|npz|p[gpn]m|png|tiff?|webp)")
+
+
 def command_info(args: Args) -> int:
     """Shows what a bundle or file holds and what would run it."""
     bundle = open_target(args.target)
@@ -811,29 +811,22 @@ def command_info(args: Args) -> int:
         try:
             runtime = choose_runtime(entry, args.runtime)
         except RunnerError as error:
-            runtime = {"problem": error.message, "hint": error.hint}
-        path, gate = bundle.file(entry["path"]), entry.get("gate", {})
-        facts = {"id": entry["id"], "size_bytes": path.stat().st_size, "gate": gate.get("status")}
-        facts["delegate"] = wanted_delegate(path, args)
-        report["artifacts"].append({**facts, "runtime": runtime})
+            runtime = {"problem": str(error), "hint": error.hint}
+        path, gate = bundle.file(entry["path"]), entry.get("gate", {}).get("status")
+        facts = {"id": entry["id"], "size_bytes": path.stat().st_size, "gate": gate}
+        facts.update(delegate=wanted_delegate(path, args), runtime=runtime)
+        report["artifacts"].append(facts)
     if not bundle.facts:
         note("no card in this file: its data and preprocessing are not known")
     print(json.dumps(report, ensure_ascii=False, indent=None if args.json else 1))
     return 0
 
 
-# ==== predict ====
-
-SUFFIXES = re.compile(r"(?i)\.(avif|bmp|gif|jpe?g|npy|npz|p[gpn]m|png|tiff?|webp)")
-
-
 def command_predict(args: Args) -> int:
     """Prints one answer a line; a file that cannot be used is reported and the rest goes on."""
-    model, exit_code = open_model(args), 0
-    for name, value in samples(args.files):
-        result = respond(model, name, value, args.top)
-        if "error" in result:
-            exit_code = FAILED
+    exit_code = 0
+    for name, _, result in answers(open_model(args), samples(args.files), args.top):
+        exit_code = FAILED if "error" in result else exit_code
         if args.json:
             tell({"file": name, **result})
         elif "error" not in result:
@@ -841,7 +834,7 @@ def command_predict(args: Args) -> int:
     return exit_code
 
 
-def samples(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def samples(names: Iterable[str]) -> Iterator[Sample]:
     """Yields files and those in folders; for "-" the names and the JSON of stdin's lines."""
     for name in names:
         if name == "-":
@@ -858,74 +851,46 @@ def samples(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
             yield name, Path(name)
 
 
-def respond(model: Model, name: str, value: Any, top: int) -> dict[str, Any]:
-    """Answers one sample; what is wrong with it is reported and is then the answer."""
-    try:
-        return answer(model(load_sample(model, value)), model.facts, top)
-    except SampleError as error:
-        message = error.message if name in error.message else f"{name}: {error.message}"
-        note(f"error: {message} {error.hint}".rstrip())
-        return {"error": message}
-
-
-def load_sample(model: Model, value: Any, files: bool = True) -> dict[str, np.ndarray]:
-    """Takes an image, a .npy or .npz file, an array, or JSON with numbers or names of files."""
-    if isinstance(value, Path) and value.suffix.lower() == ".npz":
-        with load_numpy(value) as arrays:
-            value = {name: arrays[name] for name in arrays.files}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise SampleError(f"not JSON: {error}") from None
-    if not isinstance(value, dict) and len(model.inputs) > 1:
-        names = ", ".join(model.inputs)
-        raise SampleError(f"the model takes {names}", hint="Give a .npz file with all inputs.")
-    named, found = value if isinstance(value, dict) else dict.fromkeys(model.inputs, value), {}
-    for name in named.keys() & model.inputs.keys():
-        given = Path(named[name]) if files and isinstance(named[name], str) else named[name]
-        if isinstance(given, Path) and given.suffix.lower() == ".npy":
-            given = np.asarray(load_numpy(given))
-        is_data = isinstance(given, (Path, np.ndarray, io.BytesIO))
-        found[name] = model.tensor(name, given if is_data else model.inputs[name].from_json(given))
-    return found
-
-
-def load_numpy(path: Path) -> Any:
-    """Opens a .npy or .npz file; .npy is memory-mapped."""
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise SampleError(f"{path}: cannot be read as NumPy data: {error}") from None
-
-
-def sentence(result: Facts) -> str:
-    """Returns an answer as one line for people."""
-    if "outputs" in result:
-        values = {name: np.ravel(value) for name, value in result["outputs"].items()}
-        return ", ".join(f"{name} {np.array2string(v, threshold=8)}" for name, v in values.items())
-    if "labels" in result:
-        return ", ".join(result["labels"]) or "none"
-    return ", ".join(f"{r['label']} {r['score']:.4f}" for r in result.get("top", [result]))
+def command_run(args: Args) -> int:
+    """Runs N samples from DIR/<input>.npy and writes DIR/<output>.npy, one sample at a time."""
+    model, folder, started = open_model(args), Path(args.outputs), time.perf_counter()
+    unsafe = [name for name in (*model.inputs, *model.outputs) if re.search(r"[/\\]", name)]
+    if unsafe:
+        raise RunnerError(f"{unsafe[0]!r} is the name of a tensor and cannot be that of a file")
+    arrays = {name: load_arrays(Path(args.inputs) / f"{name}.npy") for name in model.inputs}
+    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    count, *others = {*counts.values()}
+    if count == 0 or others:
+        raise RunnerError(f"{args.inputs}: expected the same N > 0 samples, received {counts}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        for i in range(count):
+            for name, value in model({key: array[i] for key, array in arrays.items()}).items():
+                if name not in files:
+                    files[name] = stack.enter_context((folder / f"{name}.npy").open("wb"))
+                    facts = {"descr": "<f4", "fortran_order": False, "shape": (count, *value.shape)}
+                    np.lib.format.write_array_header_1_0(files[name], facts)
+                # Row by row, as N may be large. A memory map would kill us on a full disk.
+                files[name].write(value.astype("<f4").tobytes())
+    tell({"count": count, "seconds": time.perf_counter() - started, "runtime": model.runtime})
+    return 0
 
 
 # ==== watch ====
 
 POLL_S = 0.2
-LARGEST_FRAME = 1 << 25
 
 
 def command_watch(args: Args) -> int:
     """Answers every new file of a folder, or every frame of a camera, until it is stopped."""
     if bool(args.folder) == bool(args.camera):
         raise RunnerError("give a folder or --camera", exit_code=USAGE)
-    model, exit_code = open_model(args), 0
-    source = open_camera(args.camera) if args.camera else new_files(Path(args.folder))
-    with contextlib.closing(source) as pictures, contextlib.suppress(KeyboardInterrupt):
-        for number, value in enumerate(pictures):
-            due = time.monotonic() + 1 / args.fps
-            name = str(value) if isinstance(value, Path) else f"frame {number}"
-            result = respond(model, name, value, args.top)
+    model, exit_code, due = open_model(args), 0, time.monotonic() + 1 / args.fps
+    source = camera_pictures(args.camera) if args.camera else new_files(Path(args.folder))
+    named = ((str(p) if args.folder else f"frame {n}", p) for n, p in enumerate(source))
+    with contextlib.suppress(KeyboardInterrupt):
+        for name, value, result in answers(model, named, args.top):
             if result.get("top", [result])[0].get("score", 1.0) >= args.threshold:
                 # Kept before it is told: who reads the line finds the picture.
                 try:
@@ -937,6 +902,7 @@ def command_watch(args: Args) -> int:
                 now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 tell({"time": now, "file": name, **result})
             time.sleep(max(0.0, due - time.monotonic()))
+            due = time.monotonic() + 1 / args.fps
     return exit_code
 
 
@@ -944,39 +910,33 @@ def save_hit(folder: Path, value: Any) -> None:
     """Keeps a picture: a file under its name, a frame under the time."""
     if isinstance(value, Path):
         return write_whole(folder / value.name, value.read_bytes())
-    if isinstance(value, io.BytesIO):
-        return write_whole(folder / f"{time.time_ns()}.jpg", value.getvalue())
-    from PIL import Image
-
-    content = io.BytesIO()
-    Image.fromarray(value).save(content, "PNG")
-    return write_whole(folder / f"{time.time_ns()}.png", content.getvalue())
+    suffix, content = "jpg", value
+    if isinstance(value, np.ndarray):
+        suffix, content = "png", io.BytesIO()
+        Image.fromarray(value).save(content, "PNG")
+    return write_whole(folder / f"{time.time_ns()}.{suffix}", content.getvalue())
 
 
-def new_files(folder: Path) -> Generator[Path, None, None]:
+def new_files(folder: Path) -> Iterator[Path]:
     """Yields the files of a folder once they are complete: unchanged between two looks."""
-    before: dict[Path, tuple[int, int]] = {}
-    done = before
+    looks: dict[Path, tuple[Any, int]] = {}
     while True:
-        found = {}
+        # Only files that are still there are remembered, so that memory does not grow.
+        before, looks = looks, {}
         for path in sorted(p for p in folder.iterdir() if SUFFIXES.fullmatch(p.suffix)):
             with contextlib.suppress(FileNotFoundError):
-                found[path] = (path.stat().st_mtime_ns, path.stat().st_size)
-        # Only files that are still there are remembered, so that memory does not grow.
-        done = {path: stamp for path, stamp in done.items() if found.get(path) == stamp}
-        for path, stamp in found.items():
-            if before.get(path) == stamp and path not in done:
-                done[path] = stamp
-                yield path
-        before = found
+                stamp = (path.stat().st_mtime_ns, path.stat().st_size)
+                old, times = before.get(path, (None, 0))
+                looks[path] = (stamp, times + 1 if stamp == old else 0)
+        yield from [path for path, (_, times) in looks.items() if times == 1]
         time.sleep(POLL_S)
 
 
-def open_camera(source: str) -> Generator[Any, None, None]:
+def camera_pictures(source: str) -> Iterator[Any]:
     """Yields RGB pictures of picamera2 or of OpenCV's camera, or JPEGs of a file or pipe."""
     if source == "auto":
         source = "picamera2" if importlib.util.find_spec("picamera2") else "0"
-    if source != "picamera2" and not re.fullmatch(r"\d+|/dev/video\d+", source):
+    if not re.fullmatch(r"picamera2|\d+|/dev/video\d+", source):
         yield from jpeg_pictures(Path(source))
         return
     try:
@@ -1010,7 +970,7 @@ def jpeg_pictures(path: Path) -> Iterator[io.BytesIO]:
             while end := jpeg_end(data):
                 yield io.BytesIO(data[data.find(b"\xff\xd8") : end])
                 data = data[end:]
-            if len(data) > LARGEST_FRAME:
+            if len(data) > LARGEST:
                 raise RunnerError(f"{path}: no JPEG picture in {len(data)} bytes")
     if b"\xff\xd8" in data or not path.is_file():
         raise RunnerError(f"{path} gives no more pictures", "Check the camera.")
@@ -1027,30 +987,49 @@ def jpeg_end(data: bytes) -> int:
     return end + 2 if end >= 0 else 0
 
 
-# ==== verify ====
+# ==== verify and bench: the golden samples on this machine ====
+
+TIMES = ("preprocess_ms", "latency_ms", "postprocess_ms")
+
+
 def command_verify(args: Args) -> int:
     """Checks the hashes, then every TFLite artifact on the golden samples, on this machine."""
     bundle = open_target(args.target)
     files = check_files(bundle)
-    report, code = examine(bundle, files, args)
-    record = {entry["id"]: entry.pop("values") for entry in report["artifacts"]}
+    if not args.runs:
+        note(f"files: {files['checked']} checked, {len(files['problems'])} problems")
+    place = (bundle.facts.get("golden") or {}).get("path")
+    golden = read_json(bundle.file(place)) if place else {}
+    record: dict[str, Any] = {}
+    entries, codes = [], [FAILED] if files["problems"] else []
+    for artifact in [bundle.artifact(args.artifact)] if args.artifact else bundle.artifacts:
+        entry = {"id": artifact["id"], "status": "failed", "samples": 0, "reason": ""}
+        entries.append(entry)
+        values = record[entry["id"]] = {}
+        try:
+            if artifact["path"] in [problem["path"] for problem in files["problems"]]:
+                raise RunnerError("the file differs from its hash and was not run")
+            if not golden.get("samples"):
+                raise RunnerError("the bundle has no golden samples", exit_code=LACKS)
+            examine(bundle, Model(bundle, artifact, args), golden, args, entry, values)
+        except (RunnerError, SampleError) as error:
+            codes.append(getattr(error, "exit_code", FAILED))
+            entry["status"] = "skipped" if codes[-1] == LACKS else "failed"
+            entry["reason"] = f"{error} ({error.hint})" if error.hint else str(error)
+        show(entry, args)
     if args.record:
         write_whole(Path(args.record), json.dumps(record).encode())
-    note(f"files: {files['checked']} checked, {len(files['problems'])} problems")
-    for problem in files["problems"]:
-        note(f"  {problem['problem']}: {problem['path']}")
-    for entry in report["artifacts"]:
-        worst = f"max diff {entry['max_abs_diff']:.3g}" if "max_abs_diff" in entry else ""
-        note(f"{entry['id']:22} {entry['status']:9} {worst} {entry['reason']}".rstrip())
+    report = report_on(bundle, files, entries)
     if args.json or not sys.stdout.isatty():
         tell(report)
-    return code
+    # What is missing for some artifacts only leaves these skipped.
+    order = (FAILED, OUTSIDE) if report["runtime"] else (FAILED, OUTSIDE, LACKS)
+    return next((code for code in order if code in codes), 0)
 
 
 def check_files(bundle: Bundle) -> dict[str, Any]:
     """Compares every file that the manifest lists with its SHA-256."""
-    problems = []
-    listed = bundle.facts.get("files", {})
+    problems, listed = [], bundle.facts.get("files", {})
     for name in sorted(listed):
         try:
             problem = "" if sha256(bundle.file(name)) == listed[name]["sha256"] else "changed"
@@ -1060,34 +1039,72 @@ def check_files(bundle: Bundle) -> dict[str, Any]:
             problem = getattr(error, "strerror", None) or str(error)
         if problem:
             problems.append({"path": name, "problem": problem})
+            note(f"{problem}: {name}")
     return {"checked": len(listed), "problems": problems}
 
 
-def examine(bundle: Bundle, files: Facts, args: Args) -> tuple[dict[str, Any], int]:
-    """Runs the wanted artifacts on the golden samples; returns the report and the exit code."""
-    wanted = [bundle.artifact(args.artifact)] if args.artifact else bundle.artifacts
-    broken = {problem["path"] for problem in files["problems"]}
-    place = (bundle.facts.get("golden") or {}).get("path")
-    golden = read_json(bundle.file(place)) if place else {}
-    entries, codes = [], {FAILED} if broken else set()
-    for artifact in wanted:
-        entry = {"id": artifact["id"], "status": "failed", "samples": 0, "reason": "", "values": {}}
-        entries.append(entry)
-        try:
-            if artifact["path"] in broken:
-                raise RunnerError("the file differs from its hash and was not run")
-            if not golden.get("samples"):
-                raise RunnerError("the bundle has no golden samples", exit_code=LACKS)
-            run_samples(bundle, Model(bundle, artifact, args), golden, entry, args)
-            entry["status"] = "passed" if "max_abs_diff" in entry else "recorded"
-        except (RunnerError, PreprocessError) as error:
-            codes.add(getattr(error, "exit_code", FAILED))
-            entry["status"] = "skipped" if getattr(error, "exit_code", 0) == LACKS else "failed"
-            entry["reason"] = error.message + (f" ({error.hint})" if error.hint else "")
-    report = report_on(bundle, files, entries)
-    # What is missing for some artifacts only leaves these skipped.
-    order = (FAILED, OUTSIDE) if report["runtime"] else (FAILED, OUTSIDE, LACKS)
-    return report, next((code for code in order if code in codes), 0)
+def examine(
+    bundle: Bundle, model: Model, golden: Facts, args: Args, entry: dict[str, Any], values: Any
+) -> None:
+    """Compares the golden samples, times them (`args.runs` times more for bench), fills `entry`."""
+    tolerances = golden.get("tolerances", {}).get(entry["id"])
+    entry.update(runtime=model.runtime, threads=args.threads or 1, tolerance=tolerances)
+    problems, times, every = [], [], golden["samples"]
+    for number in range(len(every) + args.runs):
+        sample = every[number % len(every)]
+        started = time.perf_counter()
+        outputs = model(model.read({k: bundle.file(v) for k, v in sample["inputs"].items()}))
+        if number < len(every):
+            values[sample["id"]] = {k: v.ravel().tolist() for k, v in outputs.items()}
+            problems += compare(bundle, sample, outputs, entry)
+        ended = time.perf_counter()
+        with contextlib.suppress(SampleError):
+            answer(outputs, model.facts, 3)
+        before, after = model.invoked
+        times.append((before - started, after - before, time.perf_counter() - ended))
+    # In a benchmark the first round is the warm-up.
+    times = times[len(every) if args.runs else 0 :]
+    for name, column in zip(TIMES, zip(*times)):
+        p50, p90, p99 = (np.percentile(column, [50, 90, 99]) * 1000).tolist()
+        entry[name] = {"min": min(column) * 1000, "p50": p50, "p90": p90, "p99": p99}
+    memory = re.search(r"VmHWM:\s*(\d+) kB", read_text("/proc/self/status"))
+    entry["peak_memory_bytes"] = int(memory[1]) * 1024 if memory else None
+    # Left at 0 when a sample cannot be run: that is no answer about the numbers.
+    entry.update(load_ms=model.load_s * 1000, timed=len(times), samples=len(every))
+    entry["status"] = "passed" if "max_abs_diff" in entry else "recorded"
+    if problems:
+        raise RunnerError(problems[0], exit_code=OUTSIDE)
+
+
+def compare(bundle: Bundle, sample: Facts, outputs: Facts, entry: dict[str, Any]) -> list[str]:
+    """Returns how a sample's outputs leave their tolerances; notes the largest difference."""
+    problems, where = [], f"sample {sample['id']}: output"
+    if not all(np.isfinite(output).all() for output in outputs.values()):
+        return [f"{where} holds NaN or infinity"]
+    for name, stored in sample.get("artifacts", {}).get(entry["id"], {}).items():
+        if isinstance(stored, dict):
+            stored = load_arrays(bundle.file(stored["npy"]))[stored["index"]]
+        expected, output = np.asarray(stored, dtype=np.float64).ravel(), outputs[name].ravel()
+        if expected.size != output.size:
+            raise RunnerError(f"{where} {name} has {output.size} values, not {expected.size}")
+        difference, allowed = float(np.abs(output - expected).max(initial=0)), entry["tolerance"]
+        if difference >= entry.get("max_abs_diff", 0.0):
+            entry.update(max_abs_diff=difference, worst_sample=sample["id"])
+        if difference > allowed[name]:
+            differs = f"differs by {difference:.3g}, allowed {allowed[name]:.3g}"
+            problems.append(f"{where} {name} {differs}")
+    return problems
+
+
+def show(entry: Facts, args: Args) -> None:
+    """Tells people how an artifact did, and for bench how fast it was."""
+    worst = f"max diff {entry['max_abs_diff']:.3g}" if "max_abs_diff" in entry else ""
+    note(f"{entry['id']:22} {entry['status']:9} {worst} {entry['reason']}".rstrip())
+    if args.runs and entry["samples"]:
+        memory = (entry["peak_memory_bytes"] or 0) / 1e6
+        note(f"  load {entry['load_ms']:.1f} ms, peak memory {memory:.0f} MB")
+        for name in TIMES:
+            note(f"  {name:14} " + " ".join(f"{k} {v:.3f}" for k, v in entry[name].items()))
 
 
 def report_on(bundle: Bundle, files: Facts, entries: list[Any]) -> dict[str, Any]:
@@ -1096,65 +1113,6 @@ def report_on(bundle: Bundle, files: Facts, entries: list[Any]) -> dict[str, Any
     report = {"schema": {"name": "packager.device", "version": 1}, "runner": "edge"}
     facts = {"runtime": runtime, "machine": machine(), "bundle": bundle.identity()}
     return {**report, **facts, "files": files, "artifacts": entries}
-
-
-def run_samples(
-    bundle: Bundle, model: Model, golden: Facts, entry: dict[str, Any], args: Args
-) -> None:
-    """Compares the golden samples, times them (`args.runs` times more for bench), fills `entry`."""
-    tolerance = golden.get("tolerances", {}).get(entry["id"])
-    entry.update(runtime=model.runtime, threads=args.threads or 1, tolerance=tolerance)
-    problems: list[str] = []
-    times = []
-    every = golden["samples"]
-    for number in range(len(every) + args.runs):
-        started = time.perf_counter()
-        sample = every[number % len(every)]
-        files = sample["inputs"].items()
-        outputs = model({name: model.tensor(name, bundle.file(path)) for name, path in files})
-        if number < len(every):
-            problems += compare(bundle, golden, sample, outputs, entry)
-        ended = time.perf_counter()
-        with contextlib.suppress(SampleError):
-            answer(outputs, model.facts, 3)
-        before, after = model.invoked
-        times.append((before - started, after - before, time.perf_counter() - ended))
-    # In a benchmark the first round is the warm-up.
-    times = times[len(every) if args.runs else 0 :]
-    for name, column in zip(("preprocess_ms", "latency_ms", "postprocess_ms"), zip(*times)):
-        p50, p90, p99 = (np.percentile(column, [50, 90, 99]) * 1000).tolist()
-        entry[name] = {"min": min(column) * 1000, "p50": p50, "p90": p90, "p99": p99}
-    memory = re.search(r"VmHWM:\s*(\d+) kB", read_text("/proc/self/status"))
-    entry.update(load_ms=model.load_s * 1000, timed=len(times))
-    entry["peak_memory_bytes"] = int(memory[1]) * 1024 if memory else None
-    # Left at 0 when a sample cannot be run: that is no answer about the numbers.
-    entry["samples"] = len(every)
-    if problems:
-        raise RunnerError(problems[0], exit_code=OUTSIDE)
-
-
-def compare(
-    bundle: Bundle, golden: Facts, sample: Facts, outputs: Arrays, entry: dict[str, Any]
-) -> list[str]:
-    """Returns how the outputs leave their tolerances; notes values and differences in `entry`."""
-    where, identity = f"sample {sample['id']}: output", entry["id"]
-    if not all(np.isfinite(output).all() for output in outputs.values()):
-        return [f"{where} holds NaN or infinity"]
-    entry["values"][sample["id"]] = {k: v.ravel().tolist() for k, v in outputs.items()}
-    problems = []
-    for name, stored in sample.get("artifacts", {}).get(identity, {}).items():
-        if isinstance(stored, dict):
-            stored = load_numpy(bundle.file(stored["npy"]))[stored["index"]]
-        expected, output = np.asarray(stored, dtype=np.float64).ravel(), outputs[name].ravel()
-        if expected.size != output.size:
-            raise RunnerError(f"{where} {name} has {output.size} values, not {expected.size}")
-        difference = float(np.abs(output - expected).max(initial=0.0))
-        tolerance = golden["tolerances"][identity][name]
-        if difference >= entry.get("max_abs_diff", 0.0):
-            entry.update(max_abs_diff=difference, worst_sample=sample["id"])
-        if difference > tolerance:
-            problems.append(f"{where} {name} differs by {difference:.3g}, allowed {tolerance:.3g}")
-    return problems
 
 
 def machine() -> dict[str, Any]:
@@ -1168,20 +1126,31 @@ def machine() -> dict[str, Any]:
 
 def read_text(name: str) -> str:
     """Returns what the kernel says in a file, or nothing where it has none."""
-    path = Path(name)
-    return path.read_text(errors="replace") if path.is_file() else ""
+    return Path(name).read_text(errors="replace") if Path(name).is_file() else ""
 
 
-# ==== bench ====
 def command_bench(args: Args) -> int:
     """Times each artifact and thread count in a process of its own; picks the fastest right one."""
-    bundle = open_target(args.target)
-    if args.artifact and args.threads:
-        report, _ = examine(bundle, {"checked": 0, "problems": []}, args)
-        del report["artifacts"][0]["values"]
-    else:
-        report = report_on(bundle, check_files(bundle), bench_children(bundle, args))
-    right = [entry for entry in report["artifacts"] if entry["status"] == "passed"]
+    import subprocess
+
+    bundle, entries, files = open_target(args.target), [], {"checked": 0, "problems": []}
+    counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
+    for name in [args.artifact] if args.artifact else [a["id"] for a in bundle.artifacts]:
+        for threads in [args.threads] if args.threads else counts:
+            # Memory is then one artifact's, and a crash ends one row.
+            note(f"threads: {threads}")
+            flags = ["--artifact", name, "--threads", str(threads), "--runs", str(args.runs or 100)]
+            given = [flag for flag in args.given if flag != "--save"]
+            command = [sys.executable, __file__, "verify", *given, *flags, "--json"]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+            entry = {"id": name, "status": "failed", "samples": 0}
+            entry["reason"] = f"its process ended with {done.returncode}"
+            with contextlib.suppress(ValueError):
+                report = json.loads(done.stdout)
+                (entry,), files = report["artifacts"], report["files"]
+            entries.append({**entry, "threads": threads})
+    report = report_on(bundle, files, entries)
+    right = [entry for entry in entries if entry["status"] == "passed"]
     if right:
         best = min(right, key=lambda entry: entry["latency_ms"]["p50"])
         report["fastest"] = {"artifact": best["id"], "threads": best["threads"]}
@@ -1191,41 +1160,10 @@ def command_bench(args: Args) -> int:
             write_whole(bundle.root / CHOICE, json.dumps(kept).encode())
     if args.json:
         tell(report)
-    return 0 if right and not report["files"]["problems"] else FAILED
-
-
-def bench_children(bundle: Bundle, args: Args) -> list[dict[str, Any]]:
-    """Measures in child processes: memory is then one artifact's, and a crash ends one row."""
-    import subprocess
-
-    names = [args.artifact] if args.artifact else [a["id"] for a in bundle.artifacts]
-    counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
-    entries = []
-    for name in names:
-        for threads in [args.threads] if args.threads else counts:
-            flags = ["--artifact", name, "--threads", str(threads), "--json"]
-            command = [sys.executable, __file__, *args.given, *flags]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            try:
-                entry = json.loads(done.stdout)["artifacts"][0]
-            except ValueError:
-                reason = done.stderr.strip() or f"it ended with {done.returncode}"
-                entry = {"id": name, "threads": threads, "status": "failed", "samples": 0}
-                entry["reason"] = reason
-            entries.append(entry)
-            shown = [f"{name:22} {threads} threads  {entry['status']}  {entry['reason']}"]
-            for key in (
-                ("latency_ms", "preprocess_ms", "postprocess_ms") if entry["samples"] else ()
-            ):
-                times = " ".join(f"{k} {v:.3f}" for k, v in entry[key].items())
-                shown.append(f"{key[:-3]} {times} ms")
-            note("  ".join(shown))
-    return entries
+    return 0 if right and not files["problems"] else FAILED
 
 
 # ==== serve ====
-
-LARGEST_BODY = 1 << 25
 
 
 def command_serve(args: Args) -> int:
@@ -1244,8 +1182,8 @@ def command_serve(args: Args) -> int:
             length = self.headers.get("Content-Length", "")
             if self.path not in calls:
                 status, found = 404, {"error": f"{self.path} is not one of {', '.join(calls)}"}
-            elif not length.isdecimal() or int(length) > LARGEST_BODY:
-                status, found = 413, {"error": f"expected at most {LARGEST_BODY} bytes"}
+            elif not length.isdecimal() or int(length) > LARGEST:
+                status, found = 413, {"error": f"expected at most {LARGEST} bytes"}
             else:
                 body = self.rfile.read(int(length))
                 try:
@@ -1253,7 +1191,7 @@ def command_serve(args: Args) -> int:
                         status, found = 200, calls[self.path](model, body, args.top)
                 except (SampleError, RunnerError) as error:
                     status = 400 if isinstance(error, SampleError) else 500
-                    found = {"error": error.message}
+                    found = {"error": str(error)}
             content = json.dumps(found, ensure_ascii=False).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -1262,8 +1200,7 @@ def command_serve(args: Args) -> int:
             self.wfile.write(content)
 
     with ThreadingHTTPServer(("127.0.0.1", args.port), Handler) as server:
-        address = f"http://127.0.0.1:{server.server_port}"
-        note(" and ".join(address + path for path in calls))
+        note(" and ".join(f"http://127.0.0.1:{server.server_port}{path}" for path in calls))
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0
@@ -1272,113 +1209,31 @@ def command_serve(args: Args) -> int:
 def answer_picture(model: Model, body: bytes, top: int) -> dict[str, Any]:
     """Returns the answer to an encoded picture."""
     facts = {"model": model.facts.get("name"), "version": model.facts.get("version")}
-    return {**facts, **answer(model(load_sample(model, io.BytesIO(body))), model.facts, top)}
+    return {**facts, **answer(model(model.read(io.BytesIO(body))), model.facts, top)}
 
 
 def answer_tensors(model: Model, body: bytes, top: int) -> dict[str, Any]:
     """Answers {"instances": [a sample, ...]} or {"inputs": {name: [a value a sample, ...]}}."""
     try:
         request = json.loads(body)
-        if "inputs" not in request:
-            rows = list(request["instances"])
-        else:
-            columns = request["inputs"]
-            if not isinstance(columns, dict):
-                columns = dict.fromkeys(model.inputs, columns)
+        by_name = "inputs" in request
+        rows = request["inputs"] if by_name else list(request["instances"])
+        if by_name:
+            columns = rows if isinstance(rows, dict) else dict.fromkeys(model.inputs, rows)
             if len({len(column) for column in columns.values()}) > 1:
                 raise ValueError("the inputs differ in their number of samples")
             rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
     except (ValueError, TypeError, KeyError) as error:
         raise SampleError(f"expected JSON with instances or inputs: {error}") from None
-    outputs = [answer(model(load_sample(model, row, files=False)), {}, top) for row in rows]
-    lists = [output["outputs"] for output in outputs]
-    one = len(model.outputs) == 1
-    if "inputs" not in request:
-        return {"predictions": [next(iter(row.values())) if one else row for row in lists]}
-    named = {name: [row[name] for row in lists] for name in model.outputs}
-    return {"outputs": next(iter(named.values())) if one else named}
-
-
-# ==== run ====
-def command_run(args: Args) -> int:
-    """Runs N samples from DIR/<input>.npy and writes DIR/<output>.npy, one sample at a time."""
-    model = open_model(args)
-    unsafe = [name for name in (*model.inputs, *model.outputs) if re.search(r"[/\\]", name)]
-    if unsafe:
-        raise RunnerError(f"{unsafe[0]!r} is the name of a tensor and cannot be that of a file")
-    arrays = {name: load_numpy(Path(args.inputs) / f"{name}.npy") for name in model.inputs}
-    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-    count = min(counts.values())
-    if count == 0 or len(set(counts.values())) > 1:
-        raise RunnerError(f"{args.inputs}: expected the same N > 0 samples, received {counts}")
-    folder = Path(args.outputs)
-    folder.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        files: dict[str, IO[bytes]] = {}
-        for i in range(count):
-            for name, value in model({key: array[i] for key, array in arrays.items()}).items():
-                if name not in files:
-                    files[name] = stack.enter_context((folder / f"{name}.npy").open("wb"))
-                    facts = {"descr": "<f4", "fortran_order": False, "shape": (count, *value.shape)}
-                    np.lib.format.write_array_header_1_0(files[name], facts)
-                # Row by row, N may be large; on a full disk this raises, where writing to a
-                # memory map would kill the process.
-                files[name].write(value.astype("<f4").tobytes())
-    tell({"count": count, "seconds": time.perf_counter() - started, "runtime": model.runtime})
-    return 0
+    found = [answer(model(model.read(row, files=False)), {}, top)["outputs"] for row in rows]
+    if by_name:
+        named = {name: [row[name] for row in found] for name in model.outputs}
+        return {"outputs": named if len(named) > 1 else next(iter(named.values()))}
+    single = len(model.outputs) == 1
+    return {"predictions": [next(iter(row.values())) if single else row for row in found]}
 
 
 # ==== The command line ====
-def parse(arguments: Sequence[str]) -> Args:
-    """Reads the command line; argparse leaves with exit code 2 when it is wrong."""
-    shared = argparse.ArgumentParser(add_help=False)
-    flag = shared.add_argument
-    flag("target", metavar="BUNDLE|FILE")
-    flag("--artifact", metavar="ID", help="for example tflite/int8")
-    flag("--runtime", choices=list(RUNTIMES), help="use this interpreter only")
-    flag("--threads", type=positive, metavar="N", help="default: 1, or what bench --save found")
-    flag("--kernels", choices=list(KERNELS), default="auto", help=argparse.SUPPRESS)
-    flag("--edgetpu", metavar="any|usb:0|pci:0", help="use Coral's Edge TPU")
-    flag("--delegate", metavar="LIBRARY[:KEY=VALUE]", help="use another delegate")
-    flag("--fallback-cpu", action="store_true", help="without the Edge TPU, use the CPU")
-    flag("--stateful", action="store_true", help="samples are the blocks of one stream")
-    flag("--json", action="store_true", help="answer in JSON")
-    flag("--debug", action="store_true", help="show tracebacks")
-    parser = argparse.ArgumentParser(
-        prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def add(function: Callable[[Args], int]) -> Callable[..., argparse.Action]:
-        name = function.__name__[len("command_") :]
-        command = commands.add_parser(name, parents=[shared], help=function.__doc__)
-        command.set_defaults(function=function, given=list(arguments), runs=0, top=3)
-        return command.add_argument
-
-    top = {"type": positive, "default": 3, "metavar": "K", "help": "classes to list (3)"}
-    add(command_info)
-    flag = add(command_predict)
-    flag("files", nargs="+", metavar="FILE", help="image, .npy, .npz, folder, or - for stdin")
-    flag("--top", **top)
-    add(command_verify)("--record", metavar="FILE", help="write all values")
-    flag = add(command_watch)
-    flag("folder", nargs="?", metavar="FOLDER")
-    flag("--camera", nargs="?", const="auto", metavar="SOURCE", help="picamera2, 0 or FILE.mjpeg")
-    flag("--fps", type=positive, default=10, metavar="N", help="at most so many a second (10)")
-    flag("--threshold", type=float, default=0.0, metavar="P", help="tell only scores from P on")
-    flag("--save-hits", metavar="DIR", help="keep the pictures that are told")
-    flag("--top", **top)
-    flag = add(command_bench)
-    flag("--runs", type=positive, default=100, metavar="N", help="timed runs (100)")
-    flag("--save", action="store_true", help="use the fastest from now on")
-    flag = add(command_serve)
-    flag("--port", type=int, default=8501, help="8501; 0 takes a free one")
-    flag("--top", **top)
-    flag = add(command_run)
-    flag("--inputs", required=True, metavar="DIR")
-    flag("--outputs", required=True, metavar="DIR")
-    return parser.parse_args(arguments)
 
 
 def positive(text: str) -> int:
@@ -1388,13 +1243,65 @@ def positive(text: str) -> int:
     return int(text)
 
 
+FLAGS: dict[str, dict[str, Any]] = {
+    "target": {"metavar": "BUNDLE|FILE"},
+    "--artifact": {"metavar": "ID", "help": "for example tflite/int8"},
+    "--runtime": {"choices": list(RUNTIMES), "help": "use this interpreter only"},
+    "--threads": {"type": positive, "help": "default: 1, or what bench --save found"},
+    "--kernels": {"choices": list(KERNELS), "default": "auto", "help": argparse.SUPPRESS},
+    "--edgetpu": {"metavar": "any|usb:0|pci:0", "help": "use Coral's Edge TPU"},
+    "--delegate": {"metavar": "LIBRARY[:KEY=VALUE]", "help": "use another delegate"},
+    "--fallback-cpu": {"action": "store_true", "help": "without the Edge TPU, use the CPU"},
+    "--stateful": {"action": "store_true", "help": "samples are the blocks of one stream"},
+    "--json": {"action": "store_true", "help": "answer in JSON"},
+    "--debug": {"action": "store_true", "help": "show tracebacks"},
+    "files": {"nargs": "+", "help": "image, .npy, .npz, folder, or - for standard input"},
+    "--top": {"type": positive, "default": 3, "metavar": "K", "help": "classes to list (3)"},
+    "--record": {"metavar": "FILE", "help": "write all values"},
+    "--runs": {"type": positive, "default": 0, "help": "timed runs (verify 0, bench 100)"},
+    "folder": {"nargs": "?", "help": "answer its new files"},
+    "--camera": {"nargs": "?", "const": "auto", "help": "picamera2, 0 or FILE.mjpeg"},
+    "--fps": {"type": positive, "default": 10, "help": "at most so many a second (10)"},
+    "--threshold": {"type": float, "default": 0.0, "help": "tell only scores from here on"},
+    "--save-hits": {"metavar": "DIR", "help": "keep the pictures that are told"},
+    "--save": {"action": "store_true", "help": "use the fastest from now on"},
+    "--port": {"type": int, "default": 8501, "help": "8501; 0 takes a free one"},
+    "--inputs": {"metavar": "DIR", "required": True},
+    "--outputs": {"metavar": "DIR", "required": True},
+}
+# Each command takes the flags up to --debug, and these.
+COMMANDS: dict[Callable[[Args], int], str] = {
+    command_info: "",
+    command_predict: "files --top",
+    command_verify: "--record --runs",
+    command_watch: "folder --camera --fps --threshold --save-hits --top",
+    command_bench: "--runs --save",
+    command_serve: "--port --top",
+    command_run: "--inputs --outputs",
+}
+
+
+def parse(arguments: Sequence[str]) -> Args:
+    """Reads the command line; argparse leaves with exit code 2 when it is wrong."""
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="run.py", description=__doc__, formatter_class=style)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shared = [*FLAGS][: [*FLAGS].index("--debug") + 1]
+    for function, own in COMMANDS.items():
+        name = function.__name__[len("command_") :]
+        command = commands.add_parser(name, help=function.__doc__, allow_abbrev=False)
+        command.set_defaults(function=function, given=list(arguments[1:]))
+        for flag in (*shared, *own.split()):
+            command.add_argument(flag, **FLAGS[flag])
+    return parser.parse_args(arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and turns every error into a text and an exit code."""
     args = parse(sys.argv[1:] if arguments is None else arguments)
-    if threading.current_thread() is threading.main_thread():
-        # SIGINT, too: a shell starts what runs in its background with this signal ignored.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.default_int_handler)
+    # SIGINT, too: a shell starts what runs in its background with this signal ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
         return int(args.function(args))
     except KeyboardInterrupt:
@@ -1406,11 +1313,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        known = isinstance(error, (RunnerError, PreprocessError, OSError))
+        known = isinstance(error, (RunnerError, SampleError, OSError))
         kind = "the bundle lacks" if isinstance(error, KeyError) else type(error).__name__
-        text = f"error: {error}" if known else f"error: {kind} {error}"
         hint = getattr(error, "hint", "") if known else "Run with --debug for details."
-        note(f"{text}\n  {hint}".rstrip())
+        note(f"error: {'' if known else kind + ' '}{error}\n  {hint}".rstrip())
         return int(getattr(error, "exit_code", FAILED))
 
 

@@ -19,8 +19,8 @@ def build(model: str, *, quiet: bool = True, **options: Any) -> BuildResult:
         quiet: Show warnings only; False shows each stage on standard error.
         **options: The keys of `package.yaml`: `name`, `version`, `output`, `task`, `labels`,
             `preprocess`, `calibration`, `evaluation`, `targets`, `gates`, `golden`, `force`;
-            and `architecture`, `signature`, `custom_objects`, `input_shape`, `allow_unsafe_code`
-            of its `model`.
+            and `architecture`, `signature`, `custom_objects`, `input_shape`, `allow_unsafe_code`,
+            `allow_op` of its `model`.
 
     Returns:
         The bundle's folder, its manifest, and what failed.
@@ -39,7 +39,8 @@ def build(model: str, *, quiet: bool = True, **options: Any) -> BuildResult:
     from packager.config import from_flags
     from packager.console import Reporter
 
-    keys = ("architecture", "signature", "custom_objects", "input_shape", "allow_unsafe_code")
+    keys = ("architecture", "signature", "custom_objects", "input_shape", "allow_unsafe_code",
+            "allow_op")  # fmt: skip
     section = {key: options.pop(key) for key in keys if key in options}
     config = from_flags({"model": {"source": model, **section}, **options})
     return pipeline.run(config, Reporter(quiet=quiet))

@@ -20,7 +20,8 @@ from packager.errors import BundleError
 SCHEMA = 1
 MANIFEST = "manifest.json"
 GOLDEN = "golden/samples.json"
-UNHASHED = (MANIFEST, "manifest.sig", "report/")
+SIGNATURE = "manifest.sig"
+UNHASHED = (MANIFEST, SIGNATURE, "report/")
 
 T = TypeVar("T")
 

@@ -15,19 +15,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from packager import errors
+from packager import errors, sandbox
 from packager.errors import PackagerError
 
 Handler = Callable[..., Any]
 
 _LOG_TAIL_LINES = 12
+# Converting models of gigabytes takes minutes; what takes hours never ends.
+LIMIT_S = 3 * 3600.0
+_answers: IO[str] | None = None  # in a child, the way to its parent
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,33 @@ class Child:
         module: Dotted name of a module that calls `serve` when run.
         verbose: Let the child's own output through to standard error.
         temporary: A folder for the child's temporary files, which TensorFlow leaves behind.
+        trusted: It runs code that the user has named, which may need the network and the user's
+            environment; otherwise it gets neither. See sandbox.py.
+        limit_s: A request that takes longer ends the child.
+        environment: Variables of the child before the usual ones; None takes one away.
+
+    Attributes:
+        on_event: Called with what a handler `tell`s before it answers.
     """
 
     def __init__(
-        self, module: str, *, verbose: bool = False, temporary: Path | None = None
+        self,
+        module: str,
+        *,
+        verbose: bool = False,
+        temporary: Path | None = None,
+        trusted: bool = False,
+        limit_s: float = LIMIT_S,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
+        self.on_event: Callable[[Any], None] = lambda event: None
         self._module = module
+        self._own_environment = environment or {}
         self._verbose = verbose
         self._temporary = temporary
+        self._trusted = trusted
+        self._limit_s = limit_s
+        self._is_late = False
         self._requests: list[_Request] = []
         self._answers: list[dict[str, Any]] = []
         self._replayed = 0
@@ -106,9 +129,17 @@ class Child:
         """Asks and waits."""
         return self.submit(method, stage, keep=keep, **arguments).result()
 
-    def again(self) -> Child:
-        """Starts another child of the same kind that has been asked what this one must keep."""
-        child = Child(self._module, verbose=self._verbose, temporary=self._temporary)
+    def again(self, child: Child | None = None) -> Child:
+        """Asks another child what this one must keep: the one given, or a new one of this kind."""
+        if child is None:
+            child = Child(
+                self._module,
+                verbose=self._verbose,
+                temporary=self._temporary,
+                trusted=self._trusted,
+                limit_s=self._limit_s,
+                environment=self._own_environment,
+            )
         for request in self._to_tell_again():
             child._requests.append(request)
             child._send(request.text)
@@ -144,12 +175,13 @@ class Child:
     def _start(self) -> None:
         # The name goes away at once; only the open file stays.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        command = [sys.executable, "-m", self._module]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            command if self._trusted else sandbox.command(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=None if self._verbose else self._log,
-            env=_environment(self._temporary),
+            env=_environment(self._temporary, self._own_environment, trusted=self._trusted),
             text=True,
             encoding="utf-8",
         )
@@ -163,21 +195,40 @@ class Child:
     def _read(self) -> dict[str, Any]:
         """Reads the answer to the first request that has none."""
         while True:
-            line = self._process.stdout.readline() if self._process.stdout else ""
+            line = self._line()
             if not line:
                 crash = self._crash()
                 self._go_on()
                 return crash
             answer: dict[str, Any] = json.loads(line)
+            if "event" in answer:
+                self.on_event(answer["event"])
+                continue
             if not self._replayed:
                 return answer
             self._replayed -= 1
             if "error" in answer:
                 return answer
 
+    def _line(self) -> str:
+        timer = threading.Timer(self._limit_s, self._end_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._process.stdout.readline() if self._process.stdout else ""
+        finally:
+            timer.cancel()
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self._process.kill()
+
     def _crash(self) -> dict[str, Any]:
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._is_late:
+            how = f"ended by packager: it took longer than {self._limit_s:g} s"
+            self._is_late = False
         stage = self._requests[len(self._answers)].stage
         return {
             "error": "ChildCrashed",
@@ -212,8 +263,9 @@ def serve(handlers: dict[str, Handler]) -> None:
 
     Standard output is kept for answers: what libraries print there goes to standard error.
     """
+    global _answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this process ends
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     gc.disable()  # the first request imports TensorFlow, whose objects are not garbage
     for line in sys.stdin:
@@ -224,6 +276,13 @@ def serve(handlers: dict[str, Handler]) -> None:
     # TensorFlow's and LiteRT's thread pools sometimes hang in their destructors.
     sys.stderr.flush()
     os._exit(0)
+
+
+def tell(event: Any) -> None:
+    """In a child: lets the parent know something before the answer, as a JSON value."""
+    if _answers is not None:
+        _answers.write(json.dumps({"event": event}) + "\n")
+        _answers.flush()
 
 
 def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, Any]:
@@ -242,9 +301,11 @@ def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, 
     }
 
 
-def _environment(temporary: Path | None) -> dict[str, str]:
+def _environment(
+    temporary: Path | None, own: Mapping[str, str | None], *, trusted: bool
+) -> dict[str, str]:
     """The child's environment: CPU only and quiet, whatever the user's shell has set."""
-    environment = dict(os.environ)
+    environment = dict(os.environ) if trusted else sandbox.environment(os.environ)
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     environment.update(
@@ -256,7 +317,8 @@ def _environment(temporary: Path | None) -> dict[str, str]:
         PYTHONUNBUFFERED="1",
         GLOG_minloglevel="2",
     )
-    return environment
+    merged = {**environment, **own}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 @contextlib.contextmanager

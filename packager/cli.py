@@ -7,24 +7,23 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from packager import __version__, commands
+from packager import __version__, commands, run_commands
 from packager.console import reporter_of as _reporter
 from packager.errors import PackagerError
 from packager.flags import (
     build_options,
-    mapping,
     model_section,
     options,
     output_options,
     source_options,
+    trust_options,
 )
-
-if TYPE_CHECKING:
-    from packager.config import Config
+from packager.flags import configuration as _config
+from packager.quantize.qat.command import qat_worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,7 +40,7 @@ def cli() -> None:
 @click.argument("model", required=False)
 @build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
-@click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@options(*trust_options)
 @click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @output_options
@@ -81,8 +80,7 @@ def init(model: str, target: str, **flags: Any) -> int:
 
 @cli.command()
 @click.argument("model")
-@options(*source_options)
-@click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code.")
+@options(*source_options, *trust_options)
 @output_options
 def inspect(model: str, **flags: Any) -> int:
     """Say what MODEL is and which artifacts can be made of it, without converting it."""
@@ -101,12 +99,17 @@ def inspect(model: str, **flags: Any) -> int:
 @cli.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--allow-model-code", is_flag=True, help="Run Python code that BUNDLE names.")
+@click.option(
+    "--key", type=click.Path(path_type=Path), help="Public key of who must have signed BUNDLE."
+)
 @output_options
-def verify(bundle: Path, allow_model_code: bool, **flags: Any) -> int:
+def verify(bundle: Path, allow_model_code: bool, key: Path | None, **flags: Any) -> int:
     """Check every hash of BUNDLE and run every artifact on the golden samples."""
     from packager.verify import bundle_check
 
-    result = bundle_check.verify_bundle(bundle, _reporter(flags), allow_code=allow_model_code)
+    result = bundle_check.verify_bundle(
+        bundle, _reporter(flags), allow_code=allow_model_code, key=key
+    )
     if flags["as_json"]:
         click.echo(json.dumps(result.to_json(), ensure_ascii=False))
     else:
@@ -114,74 +117,26 @@ def verify(bundle: Path, allow_model_code: bool, **flags: Any) -> int:
     return result.exit_code
 
 
-@cli.command(context_settings={"ignore_unknown_options": True})
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def predict(bundle: Path, arguments: tuple[str, ...]) -> int:
-    """Answer label and score for images: packager predict BUNDLE IMAGE... [--top K] [--json]."""
-    import subprocess
-
-    from packager.verify import runners
-
-    if not arguments:
-        raise click.UsageError("give at least one image, folder, .npy file, or -")
-    command = [*runners.edge().command, "predict", str(bundle), *arguments]
-    return subprocess.run(command, check=False).returncode
-
-
-@cli.command(context_settings={"ignore_unknown_options": True})
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-def serve(bundle: Path, flags: tuple[str, ...]) -> int:
-    """Serve BUNDLE (NAME or NAME/VERSION) over HTTP and gRPC; FLAGS go to the server.
-
-    Example: packager serve dist/digits --rest_api_port=8501 --enable_batching
-    """
-    import importlib.util
-    import os
-
-    from packager.bundle import find_bundle
-    from packager.errors import EnvironmentLacks
-
-    found = find_bundle(bundle)
-    if importlib.util.find_spec("granian") is None:
-        hint = "pip install 'packager[server]'"
-        raise EnvironmentLacks("serving needs packages that are not installed", hint=hint)
-    base = found if found.samefile(bundle) else bundle
-    server = [sys.executable, "-m", "packager_server"]
-    given = [f"--model_base_path={base.absolute()}", f"--model_name={found.parent.resolve().name}"]
-    # The server takes this process over: signals reach it, and no parent waits beside it.
-    os.execv(sys.executable, [*server, *given, *flags])
-
-
 @cli.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", required=False, type=click.Path(path_type=Path))
+@click.option("--key", type=click.Path(path_type=Path), help="Private key: an Ed25519 PEM file.")
 @click.option(
-    "--export",
-    "target",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write what a browser needs, for a static host, and stop.",
+    "--new-key", type=click.Path(path_type=Path), metavar="FILE", help="Make a key first."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", default=8080, show_default=True, help="Port; 0 takes a free one.")
-def web(bundle: Path, target: Path | None, host: str, port: int) -> int:
-    """Show BUNDLE (NAME or NAME/VERSION) in the browser, or export it for a static host.
-
-    Example: packager web dist/digits
-    """
-    from packager import web as app
+def sign(bundle: Path | None, key: Path | None, new_key: Path | None) -> int:
+    """Sign the manifest of BUNDLE, and with it the hashes of all its files."""
+    from packager import signing
     from packager.bundle import find_bundle
 
-    folder = find_bundle(bundle)
-    if target is not None:
-        app.export(folder, target)
-        click.echo(f"{target.resolve()}\nnext: serve this folder over https, or on localhost")
-        return 0
-    with app.server(folder, host, port) as server:
-        shown = f"[{host}]" if ":" in host else host
-        click.echo(f"http://{shown}:{server.server_port}/web/  (Ctrl-C ends it)")
-        server.serve_forever()
+    if (key is None) == (new_key is None):
+        raise click.UsageError("give --key FILE, or --new-key FILE to make one")
+    if new_key is not None:
+        click.echo(f"{new_key} is yours alone; {signing.new_key(new_key)} is for everybody")
+    if bundle is not None:
+        written = signing.sign(find_bundle(bundle), key or new_key or Path())
+        click.echo(f"{written}\nnext: packager verify {bundle} --key PUBLIC_KEY")
+    elif key is not None:
+        raise click.UsageError("which bundle is to be signed?")
     return 0
 
 
@@ -216,35 +171,6 @@ def report(bundle: Path, merge: tuple[Path, ...], form: str) -> int:
         click.echo(reports.to_markdown(document))
     else:
         click.echo((folder / reports.HTML_NAME).resolve())
-    return 0
-
-
-@cli.command()
-@click.argument("arguments", nargs=-1, required=True, metavar="[BUNDLE] user@host:dir")
-@click.option("--rollback", is_flag=True, help="Make the previous bundle the current one.")
-@click.option("--ssh", default="ssh", help="The ssh command, with its options.")
-@click.option("--transport", type=click.Choice(["auto", "rsync", "tar"]), default="auto")
-@click.option("--python", default="", help="Python on the device (default: dir/venv's, python3).")
-@output_options
-def deploy(arguments: tuple[str, ...], **flags: Any) -> int:
-    """Send BUNDLE to a device, verify it there, and make it dir/current.
-
-    Example: packager deploy dist/digits pi@raspberrypi:digits
-    """
-    from packager import deploy as deployment
-    from packager.bundle import find_bundle
-
-    *bundles, target = arguments
-    if len(bundles) != (0 if flags["rollback"] else 1):
-        raise click.UsageError("give BUNDLE user@host:dir, or --rollback user@host:dir")
-    where = deployment.Target.parse(target)
-    if flags["rollback"]:
-        click.echo(deployment.rollback(where, ssh=flags["ssh"]))
-        return 0
-    given = {key: flags[key] for key in ("ssh", "transport", "python")}
-    answer = deployment.deploy(find_bundle(Path(bundles[0])), where, _reporter(flags), **given)
-    if flags["as_json"]:
-        click.echo(json.dumps(answer, ensure_ascii=False))
     return 0
 
 
@@ -318,19 +244,11 @@ def doctor(**flags: Any) -> int:
     return examination.exit_code(findings)
 
 
-cli.add_command(commands.explain)
-cli.add_command(commands.search)
-
-
-def _config(model: str | None, flags: dict[str, Any]) -> Config:
-    from packager import config
-
-    given = mapping(model, flags)
-    if flags["config_file"] is not None:
-        return config.merge(config.load(Path(flags["config_file"])), given)
-    if model is None:
-        raise click.UsageError("name a model, or a --config file that does")
-    return config.from_flags(given)
+for command in (
+    *(run_commands.predict, run_commands.serve, run_commands.web, run_commands.deploy),
+    *(commands.explain, commands.search, qat_worker),
+):
+    cli.add_command(command)
 
 
 class Interrupted(BaseException):

@@ -14,6 +14,8 @@ import yaml
 from packager.bundle import GateLimits
 from packager.errors import ConfigError
 from packager.quantize import settings
+from packager.quantize.qat.settings import READERS as QAT_READERS
+from packager.quantize.qat.settings import Qat
 from packager.quantize.settings import Int8
 from packager.values import Preprocess, Shape, UniqueKeyLoader, Values, yaml_problem
 
@@ -31,6 +33,7 @@ class Model:
         input_shape: Fixed sizes, batch axis included, for device files, by input name; the name
             is empty where only one input is meant.
         allow_unsafe_code: Run code that the model file holds; a flag, never in a file.
+        allow_op: Operations of a SavedModel that may do more than compute; a flag, too.
     """
 
     source: str = ""
@@ -39,6 +42,14 @@ class Model:
     custom_objects: tuple[str, ...] = ()
     input_shape: dict[str, Shape] = field(default_factory=dict)
     allow_unsafe_code: bool = False
+    allow_op: tuple[str, ...] = ()
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether the user has named Python code that belongs to the model."""
+        functions = [text for text in (self.source, self.architecture) if ":" in text]
+        is_named = any(not Path(text).exists() for text in functions)
+        return is_named or bool(self.custom_objects) or self.allow_unsafe_code
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ class Config:
         preprocess: A preset's name, a declaration, or one of both by input name.
         calibration: Sets the ranges of integer artifacts; None: these are not made.
         evaluation: Measures accuracy; None: it is not measured.
+        train: For quantization-aware training; None: there is none.
+        qat: How that training runs.
         targets: Artifact ids or kinds; empty: all that can be made.
         runtimes: Interpreters that must run every TFLite artifact: `tflite-runtime==2.14`.
         tfjs_weights: Which weights of TF.js models to store in fewer bits: `float16`, `uint16` or
@@ -96,6 +109,8 @@ class Config:
     preprocess: Preprocess | None = None
     calibration: DataSource | None = None
     evaluation: DataSource | None = None
+    train: DataSource | None = None
+    qat: Qat = field(default_factory=Qat)
     targets: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
     tfjs_weights: tuple[str, ...] = ()
@@ -194,6 +209,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "custom_objects": Values.texts,
         "input_shape": Values.input_shape,
         "allow_unsafe_code": Values.switch,
+        "allow_op": Values.texts,
     },
     DataSource: {"source": Values.location, "limit": Values.whole},
     GateLimits: {
@@ -204,6 +220,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "max_error_growth": Values.limit,
     },
     Int8: settings.READERS,
+    Qat: QAT_READERS,
     Golden: {"count": Values.whole, "seed": Values.seed},
     Config: {
         "model": Model,
@@ -216,6 +233,8 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "preprocess": Values.preprocess,
         "calibration": DataSource,
         "evaluation": DataSource,
+        "train": DataSource,
+        "qat": Qat,
         "targets": Values.texts,
         "runtimes": Values.texts,
         "tfjs_weights": Values.weight_rules,
@@ -229,7 +248,7 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "force": Values.switch,
     },
 }
-_FLAGS_ONLY = ("force", "allow_unsafe_code", "verify")
+_FLAGS_ONLY = ("force", "allow_unsafe_code", "allow_op", "verify")
 # `model: digits.keras` is short for `model: {source: digits.keras}`.
 _SHORT_FORMS = {Model: "source", DataSource: "source"}
 
@@ -329,6 +348,11 @@ _COMMENTS: dict[str, tuple[str, str]] = {
         "Other labelled samples that measure accuracy.",
         "{source: evaluation.npz, limit: 1000}",
     ),
+    "train": (
+        "Samples, with or without labels, for quantization-aware training: docs/qat.md.",
+        "{source: train.npz}",
+    ),
+    "qat": ("How that training runs.", "{epochs: 3, batch_size: 32, learning_rate: 1e-4}"),
     "targets": ("Artifact ids or kinds. Default: all that can be made.", "[tflite, tfjs/layers]"),
     "runtimes": ("Interpreters that must run every TFLite file.", "[tflite-runtime==2.14]"),
     "tfjs_weights": (

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from packager import assets
+from packager import assets, sandbox
 from packager.console import Reporter
 from packager.errors import EnvironmentLacks
 
@@ -60,6 +60,7 @@ def examine() -> list[Finding]:
     python = Finding("python", platform.python_version(), "everything", "", True)
     found = [python, *(_package(*entry) for entry in _PACKAGES)]
     found += [_node(), _vendor(), _chromium(), _gpu(), _coral_compiler(), _coral_runtime()]
+    found.append(_network())
     return found
 
 
@@ -115,6 +116,12 @@ def _vendor() -> Finding:
 def _chromium() -> Finding:
     program = next((p for name in _CHROMIUM if (p := shutil.which(name))), None)
     return Finding("Chromium", program or "", "browser checks", "apt-get install chromium (Debian)")
+
+
+def _network() -> Finding:
+    cut = "can be cut off" if sandbox.can_cut_network() else ""
+    remedy = "Linux with user namespaces (sysctl user.max_user_namespaces), or root"
+    return Finding("network of models", cut, "opening models of others", remedy)
 
 
 def _gpu() -> Finding:

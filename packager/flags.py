@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from packager.quantize import settings
+from packager.quantize.qat.flags import qat_options, qat_section
+
+if TYPE_CHECKING:
+    from packager.config import Config
 
 _GATES = ("max_drop", "min_agreement", "max_abs_diff", "max_bytes", "max_error_growth")
 
@@ -31,9 +36,20 @@ output_options = options(
     click.option("-v", "--verbose", is_flag=True, help="Show what TensorFlow and LiteRT print."),
 )
 
+# What a model may do beside computing; for one command only, never in a file.
+trust_options = (
+    click.option("--allow-unsafe-code", is_flag=True, help="Open a model that embeds Python code."),
+    click.option(
+        "--allow-op",
+        multiple=True,
+        metavar="NAME",
+        help="Open a SavedModel that holds this operation, which can do more than compute.",
+    ),
+)
+
 precision_options = options(
     click.option("--auto", is_flag=True, help="int8: try algorithms and layers in float."),
-    click.option("--require-integer", is_flag=True, help="With --auto: no float operators."),
+    click.option("--require-integer", is_flag=True, help="int8, --auto, --train: all integer."),
     click.option("--keep-float", multiple=True, metavar="LAYER", help="int8: these stay float."),
     click.option(
         "--edgetpu-io",
@@ -79,6 +95,7 @@ build_options = options(
     click.option("--evaluation", metavar="DATA", help="Labelled inputs that measure accuracy."),
     precision_options,
     click.option("--evaluation-limit", type=int, help="Use at most so many of them."),
+    *qat_options,
     click.option(
         "--only", multiple=True, metavar="ID", help="Make these artifacts: tflite, tfjs/layers."
     ),
@@ -140,6 +157,8 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "preprocess": flags["preprocess"],
         "calibration": data("calibration"),
         "evaluation": data("evaluation"),
+        "train": data("train"),
+        "qat": qat_section(flags),
         "targets": list(flags["only"]) or None,
         "runtimes": list(flags["runtime"]) or None,
         "tfjs_weights": list(flags["tfjs_weights"]) or None,
@@ -153,6 +172,18 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def configuration(model: str | None, flags: dict[str, Any]) -> Config:
+    """The configuration that a command's flags make, over that of its --config file."""
+    from packager import config
+
+    given = mapping(model, flags)
+    if flags["config_file"] is not None:
+        return config.merge(config.load(Path(flags["config_file"])), given)
+    if model is None:
+        raise click.UsageError("name a model, or a --config file that does")
+    return config.from_flags(given)
+
+
 def model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
     """The flags that say what the model is."""
     return {
@@ -161,6 +192,7 @@ def model_section(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "signature": flags["signature"],
         "custom_objects": _list(flags["custom_objects"]),
         "allow_unsafe_code": flags.get("allow_unsafe_code") or None,
+        "allow_op": list(flags.get("allow_op") or ()) or None,
     }
 
 

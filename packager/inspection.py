@@ -59,7 +59,12 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
     file = opening.recognise(model)
     with (
         scratch("inspect") as work,
-        Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as child,
+        Child(
+            "packager.loaders.worker",
+            verbose=reporter.verbose,
+            temporary=work,
+            trusted=model.runs_code,
+        ) as child,
     ):
         opened = opening.open_source(model, file, child, work, reporter)
         if opened["no_graph"]:

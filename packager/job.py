@@ -73,16 +73,20 @@ class Job:
 
     @contextlib.contextmanager
     def making(self, targets: Sequence[Target], stage: str, *files: Path) -> Iterator[list[str]]:
+        """As `losing`, with a stage of this name on the console."""
+        with self.losing(targets, *files), self.reporter.stage(stage) as detail:
+            yield detail
+
+    @contextlib.contextmanager
+    def losing(self, targets: Sequence[Target], *files: Path) -> Iterator[None]:
         """Makes an error the refusal or failure of these targets, and goes on.
 
         Args:
-            targets: What is lost when this stage fails.
-            stage: Its name on the console.
+            targets: What is lost when this fails.
             *files: Files and folders that must not stay in the bundle then.
         """
         try:
-            with self.reporter.stage(stage) as detail:
-                yield detail
+            yield
         except PackagerError as error:
             for path in files:
                 remove(path)

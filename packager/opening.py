@@ -27,6 +27,7 @@ def recognise(model: Model) -> ModelFile:
         model.source,
         architecture=model.architecture,
         allow_unsafe_code=model.allow_unsafe_code,
+        allow_ops=model.allow_op,
     )
 
 
@@ -62,7 +63,12 @@ def open_source(
             opened = _open(source, model, found.source, found.format, found, keep_python)
         _warn_of_text(opened, reporter)
         return opened
-    with Child("packager.loaders.tf_keras_worker", verbose=reporter.verbose, temporary=work) as old:
+    with Child(
+        "packager.loaders.tf_keras_worker",
+        verbose=reporter.verbose,
+        temporary=work,
+        trusted=model.runs_code,
+    ) as old:
         return open_keras2(model, found, source, old, work, reporter)
 
 

@@ -82,7 +82,11 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     Raises:
         PackagerError: Nothing was published, and why.
     """
-    selection = select(config.targets, calibrated=config.calibration is not None)
+    selection = select(
+        config.targets,
+        calibrated=config.calibration is not None,
+        trained=config.train is not None,
+    )
     settings.check(config)
     runtime_profiles.parse_all(config.runtimes)
     if config.web:
@@ -103,7 +107,12 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         _storage_errors(Path(config.output)),
         publish.staging(base, version, force=config.force) as stage,
         scratch("build") as work,
-        Child("packager.loaders.worker", verbose=reporter.verbose, temporary=work) as source,
+        Child(
+            "packager.loaders.worker",
+            verbose=reporter.verbose,
+            temporary=work,
+            trusted=config.model.runs_code,
+        ) as source,
         Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
         early = _early(config, found, stage, work, reporter)

@@ -27,21 +27,19 @@ and `edge/run.py` holds the text between the two marker lines below.
 from __future__ import annotations
 
 import os
-from typing import IO, TYPE_CHECKING, Any, Union
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Union
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from PIL import Image
-
 # ---- preprocessing: begin (one text in packager/preprocess.py and edge/run.py) ----
 
+try:
+    from PIL import Image
+except ImportError:  # Only pictures need it.
+    Image = None  # type: ignore[assignment]
+
 ImageSource = Union[str, "os.PathLike[str]", IO[bytes], "Image.Image", np.ndarray]
-Pair = tuple[int, int]
-Box = tuple[int, int, int, int]
-Numbers = Union[float, "Sequence[float]", np.ndarray]
 
 # Pillow's numbers: of its filters, and of the transposition that undoes an EXIF orientation.
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -57,51 +55,29 @@ class PreprocessError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
-def preprocess(image: ImageSource, input_spec: Mapping[str, Any]) -> np.ndarray:
-    """Turns an image into a sample of an entry of `inputs`: its shape without the batch axis."""
-    name, image_spec, declared = input_spec["name"], input_spec.get("image"), input_spec["shape"]
-    if image_spec is None:
-        hint = "Give a .npy array, or build the bundle with --preprocess."
-        raise PreprocessError(f"input {name!r} declares no preprocessing of images", hint=hint)
-    tensor = normalise(prepare_pixels(image, image_spec), image_spec, input_spec["dtype"])
-    try:
-        # A free dimension (None) takes the size that is left over.
-        return tensor.reshape([-1 if size is None else size for size in declared[1:]])
-    except ValueError:
-        raise PreprocessError(
-            f"input {name!r}: pixels {list(tensor.shape)} do not fit the shape {declared}"
-        ) from None
+        self.message, self.hint = message, hint
 
 
 def prepare_pixels(image: ImageSource, image_spec: Mapping[str, Any]) -> np.ndarray:
     """Runs steps 1 to 5: `[height, width, channels]`, float32 for `tf:bilinear`, else uint8."""
     W, H, channels = (image_spec[key] for key in ("width", "height", "channels"))
+    _check_choice("channels", channels, CHANNELS)
     picture = _open(image)
-    (left, top, cw, ch), size, (x, y) = fit_boxes(*picture.size, W, H, image_spec["fit"])
+    (left, top, cw, ch), (w, h), (x, y) = fit_boxes(*picture.size, W, H, image_spec["fit"])
     if (cw, ch) != picture.size:
         picture = picture.crop((left, top, left + cw, top + ch))
-    _check_choice("channels", channels, CHANNELS)
-    pixels = _resize(
-        _as_mode(picture, "L" if channels == "gray" else "RGB"), size, image_spec["resize"]
-    )
+    picture = _as_mode(picture, "L" if channels == "gray" else "RGB")
+    pixels = _resize(picture, w, h, image_spec["resize"])
     pixels = pixels[:, :, ::-1] if channels == "bgr" else pixels
-    if size == (W, H):
+    if (w, h) == (W, H):
         return pixels
     canvas = np.full((H, W, pixels.shape[2]), image_spec.get("pad_value", 0), pixels.dtype)
-    canvas[y : y + size[1], x : x + size[0]] = pixels
+    canvas[y : y + h, x : x + w] = pixels
     return canvas
 
 
-def fit_boxes(w: int, h: int, W: int, H: int, fit: str) -> tuple[Box, Pair, Pair]:
-    """Places a `w x h` image on a `W x H` target, centred: the formulas of step 5.
-
-    Returns what is kept (left, top, width, height), the size that it is resized to (width,
-    height), and where on the target that is placed (left, top).
-    """
+def fit_boxes(w: int, h: int, W: int, H: int, fit: str) -> tuple[tuple[int, ...], ...]:
+    """Step 5: what is kept (left, top, width, height), its size on the target, its place there."""
     _check_choice("fit", fit, FITS)
     wider = w * H >= h * W
     if fit == "crop":
@@ -119,10 +95,13 @@ def normalise(pixels: np.ndarray, image_spec: Mapping[str, Any], dtype: str) -> 
     """Runs step 6 on uint8 or float32 pixels `[..., channels]`."""
     if pixels.dtype == np.uint8:
         return apply_tables(pixels, pixel_tables(image_spec, dtype))
-    scale, offset = (_per_channel(image_spec, key) for key in ("scale", "offset"))
-    values = pixels.astype(np.float64) * scale + offset
-    integer = np.issubdtype(np.dtype(dtype), np.integer)
-    return _to_integer(values, dtype) if integer else values.astype(dtype)
+    channels = 1 if image_spec["channels"] == "gray" else 3
+    for key in ("scale", "offset"):
+        if len(image_spec[key]) not in (1, channels):
+            wanted = f"{key} needs 1 or {channels} entries"
+            raise PreprocessError(f"{wanted}, received {image_spec[key]}")
+    values: np.ndarray = pixels.astype(np.float64) * image_spec["scale"] + image_spec["offset"]
+    return values.astype(dtype) if np.dtype(dtype).kind == "f" else _to_integer(values, dtype)
 
 
 def pixel_tables(image_spec: Mapping[str, Any], dtype: str) -> np.ndarray:
@@ -136,10 +115,9 @@ def apply_tables(pixels: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Looks up uint8 pixels `[..., channels]` in tables `[channels, 256]`."""
     if pixels.shape[-1] != len(tables):
         raise PreprocessError(f"expected {len(tables)} channels, received {pixels.shape[-1]}")
-    result = np.empty(pixels.shape, tables.dtype)
-    for channel, table in enumerate(tables):
-        result[..., channel] = table[pixels[..., channel]]
-    return result
+    looked_up = [table[pixels[..., channel]] for channel, table in enumerate(tables)]
+    stacked: np.ndarray = np.stack(looked_up, axis=-1)
+    return stacked
 
 
 def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.ndarray:
@@ -149,22 +127,18 @@ def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.nda
     return _to_integer(x.astype(np.float64) / float(scale), dtype, int(zero_point))
 
 
-def dequantize(q: np.ndarray, scale: Numbers, zero_point: Numbers, axis: int = -1) -> np.ndarray:
+def dequantize(q: np.ndarray, scale: Any, zero_point: Any, axis: int = -1) -> np.ndarray:
     """Returns `(q - zero_point) * scale` as float32; several scales belong to `axis`."""
-    scales, zeros = np.ravel(scale).astype(np.float64), np.ravel(zero_point).astype(np.float64)
-    if scales.size > 1:
-        shape = [1] * q.ndim
-        shape[axis] = scales.size
-        scales, zeros = scales.reshape(shape), np.broadcast_to(zeros, scales.shape).reshape(shape)
-    return ((q.astype(np.float64) - zeros) * scales).astype(np.float32)
+    moved = np.moveaxis(np.atleast_1d(q).astype(np.float64), axis, -1)
+    values: np.ndarray = (moved - np.asarray(zero_point)) * np.asarray(scale, np.float64)
+    result: np.ndarray = np.moveaxis(values, -1, axis).astype(np.float32)
+    return result
 
 
 def _open(source: ImageSource) -> Image.Image:
     """Returns the image upright, 8-bit and without alpha: mode L or RGB."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise PreprocessError("images need Pillow", hint="python -m pip install pillow") from None
+    if Image is None:
+        raise PreprocessError("images need Pillow", hint="python -m pip install pillow")
     if isinstance(source, np.ndarray):
         return _flatten(Image.fromarray(_checked(source)))
     try:
@@ -179,8 +153,6 @@ def _open(source: ImageSource) -> Image.Image:
 
 
 def _decode(picture: Image.Image) -> Image.Image:
-    from PIL import Image
-
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and picture.width * picture.height > limit:
         size = f"{picture.width}x{picture.height}"
@@ -199,8 +171,6 @@ def _decode(picture: Image.Image) -> Image.Image:
 
 def _flatten(picture: Image.Image) -> Image.Image:
     """Brings any mode to 8-bit L or RGB, with alpha composited over black."""
-    from PIL import Image
-
     if picture.mode.startswith("I") or picture.mode == "F":
         return Image.fromarray(_high_bytes(picture))
     key = picture.info.get("transparency")
@@ -242,60 +212,37 @@ def _pixels(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture).reshape(picture.height, picture.width, -1)
 
 
-def _resize(picture: Image.Image, size: Pair, method: str) -> np.ndarray:
-    from PIL import Image
-
+def _resize(picture: Image.Image, w: int, h: int, method: str) -> np.ndarray:
     _check_choice("resize", method, RESIZE_METHODS)
     if method.startswith("tf:"):
-        interpolate = _tf_bilinear if method == "tf:bilinear" else _tf_nearest
-        return interpolate(_pixels(picture), *size)
+        return _tf_resize(_pixels(picture), w, h, nearest=method == "tf:nearest")
     kernel = Image.Resampling(FILTERS[method.split(":")[1]])
     # Rows, then columns, in two calls: in one call Pillow 13 takes whichever order is cheaper.
-    for step in ((size[0], picture.height), size):
+    for step in ((w, picture.height), (w, h)):
         picture = picture if picture.size == step else picture.resize(step, kernel)
     return _pixels(picture)
 
 
-def _tf_nearest(pixels: np.ndarray, w: int, h: int) -> np.ndarray:
-    rows = np.minimum(np.floor(_centres(pixels.shape[0], h)), pixels.shape[0] - 1)
-    columns = np.minimum(np.floor(_centres(pixels.shape[1], w)), pixels.shape[1] - 1)
-    result: np.ndarray = pixels[rows.astype(np.intp)][:, columns.astype(np.intp)]
-    return result
-
-
-def _tf_bilinear(pixels: np.ndarray, w: int, h: int) -> np.ndarray:
+def _tf_resize(pixels: np.ndarray, w: int, h: int, nearest: bool) -> np.ndarray:
     """The order of TensorFlow's float32 arithmetic: along rows first, then between them."""
-    y0, y1, dy = _neighbours(pixels.shape[0], h)
-    x0, x1, dx = _neighbours(pixels.shape[1], w)
-    upper, lower = pixels[y0].astype(np.float32), pixels[y1].astype(np.float32)
-    dx, dy = dx[:, None], dy[:, None, None]
-    top = upper[:, x0] + (upper[:, x1] - upper[:, x0]) * dx
-    bottom = lower[:, x0] + (lower[:, x1] - lower[:, x0]) * dx
-    result: np.ndarray = top + (bottom - top) * dy
+    # The centres of the target's pixels on the axes of the source.
+    x = (np.arange(w, dtype=np.float32) + np.float32(0.5)) * np.float32(pixels.shape[1] / w)
+    y = (np.arange(h, dtype=np.float32) + np.float32(0.5)) * np.float32(pixels.shape[0] / h)
+    if nearest:
+        return _lines(_lines(pixels, y, 0), x, 1)
+    x, y, rows = x - np.float32(0.5), y - np.float32(0.5), []
+    for nearer in (np.floor, np.ceil):
+        row = _lines(pixels, nearer(y), 0).astype(np.float32)
+        left, right = _lines(row, np.floor(x), 1), _lines(row, np.ceil(x), 1)
+        rows.append(left + (right - left) * (x - np.floor(x))[:, None])
+    top, bottom = rows
+    result: np.ndarray = top + (bottom - top) * (y - np.floor(y))[:, None, None]
     return result
 
 
-def _neighbours(source: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each target pixel: the two source pixels around it and the second one's weight."""
-    at = _centres(source, target) - np.float32(0.5)
-    before = np.floor(at)
-    after = np.minimum(np.ceil(at), source - 1)
-    return np.maximum(before, 0).astype(np.intp), after.astype(np.intp), at - before
-
-
-def _centres(source: int, target: int) -> np.ndarray:
-    """Centres of the target's pixels on the source's axis, in float32 as TensorFlow has them."""
-    scale = np.float32(source) / np.float32(target)
-    centres: np.ndarray = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale
-    return centres
-
-
-def _per_channel(image_spec: Mapping[str, Any], key: str) -> np.ndarray:
-    channels = 1 if image_spec["channels"] == "gray" else 3
-    values = np.asarray(image_spec[key], dtype=np.float64)
-    if values.shape not in ((1,), (channels,)):
-        raise PreprocessError(f"{key} needs 1 or {channels} entries, received {values.tolist()}")
-    return np.broadcast_to(values, (channels,))
+def _lines(pixels: np.ndarray, at: np.ndarray, axis: int) -> np.ndarray:
+    """Takes the rows or columns at whole positions, beyond an edge those at the edge."""
+    return pixels.take(at.astype(np.intp), axis, mode="clip")
 
 
 def _to_integer(values: np.ndarray, dtype: str, add: int = 0) -> np.ndarray:
@@ -315,6 +262,21 @@ def _check_choice(key: str, value: str, choices: Sequence[str]) -> None:
 
 
 # ---- preprocessing: end ----
+
+
+def preprocess(image: ImageSource, input_spec: Mapping[str, Any]) -> np.ndarray:
+    """Turns an image into a sample of an entry of `inputs`: its shape without the batch axis."""
+    name, image_spec, declared = input_spec["name"], input_spec.get("image"), input_spec["shape"]
+    if image_spec is None:
+        hint = "Give a .npy array, or build the bundle with --preprocess."
+        raise PreprocessError(f"input {name!r} declares no preprocessing of images", hint=hint)
+    tensor = normalise(prepare_pixels(image, image_spec), image_spec, input_spec["dtype"])
+    try:
+        # A free dimension (None) takes the size that is left over.
+        return tensor.reshape([-1 if size is None else size for size in declared[1:]])
+    except ValueError:
+        what = f"pixels {list(tensor.shape)} do not fit the shape {declared}"
+        raise PreprocessError(f"input {name!r}: {what}") from None
 
 
 def load_image(source: ImageSource) -> np.ndarray:
@@ -342,4 +304,4 @@ def resize(pixels: np.ndarray, w: int, h: int, method: str) -> np.ndarray:
     `pillow:*` is `PIL.Image.resize` on 8 bits, antialiased; `tf:*` is `tf.image.resize`:
     half-pixel centres, no antialias, and float32 pixels for `tf:bilinear`.
     """
-    return _resize(_open(pixels), (w, h), method)
+    return _resize(_open(pixels), w, h, method)

@@ -20,7 +20,7 @@ from ai_edge_litert.tools import flatbuffer_utils
 
 from packager import op_versions
 from packager.bundle import ArtifactTensor
-from packager.errors import ConversionError
+from packager.errors import BundleError, ConversionError
 from packager.runtime_versions import OpUse, min_versions
 
 CARD_NAME = b"PACKAGER_CARD"
@@ -74,13 +74,28 @@ def read(path: Path) -> Model:
     """Reads a file into the schema's object tree.
 
     The tree's arrays are views of the bytes, so the file itself may be overwritten later.
+
+    Raises:
+        BundleError: It is no TFLite file, or damaged.
     """
-    return read_bytes(path.read_bytes())
+    try:
+        return read_bytes(path.read_bytes())
+    except BundleError as error:
+        raise BundleError(f"{path} {error.message}", hint=error.hint) from None
 
 
 def read_bytes(content: bytes) -> Model:
-    """As `read`, of a file's content."""
-    model = flatbuffer_utils.read_model_from_bytearray(content)
+    """As `read`, of a file's content.
+
+    Raises:
+        BundleError: It is no TFLite file, or damaged.
+    """
+    try:
+        model = flatbuffer_utils.read_model_from_bytearray(content)
+    except Exception as error:  # whatever a wrong offset leads to
+        raise BundleError(
+            f"is damaged, or no TFLite file ({error})", hint="copy it again, or build it again"
+        ) from None
     for buffer in model.buffers:
         # Buffers outside the tables come as bytes, which the packer would copy one by one.
         if isinstance(buffer.data, bytes):

@@ -24,7 +24,7 @@ APP = "web"
 # browsers take the app again.
 LIST = "app-files.js"
 # Artifacts that browsers run; with the manifest and the golden samples, all that the app reads.
-_BROWSER_ARTIFACTS = ("tflite/float32", "tflite/int8_float_io")
+BROWSER_ARTIFACTS = ("tflite/float32", "tflite/int8_float_io")
 _TFJS_KINDS = ("tfjs-layers", "tfjs-graph")
 # What checks files in Node and fills vendor/.
 _NOT_SHIPPED = ("node/", "vendor.mjs", "package.json", "package-lock.json", LIST)
@@ -136,7 +136,7 @@ def _wanted(manifest: bundle.Manifest) -> list[str]:
     for artifact in manifest.artifacts:
         if artifact.runtime.kind in _TFJS_KINDS:
             prefixes.append(artifact.path.rpartition("/")[0] + "/")
-        elif artifact.id in _BROWSER_ARTIFACTS:
+        elif artifact.id in BROWSER_ARTIFACTS:
             prefixes.append(artifact.path)
     if len(prefixes) == 1:
         raise BundleError(
@@ -224,18 +224,21 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
 
 @contextlib.contextmanager
-def server(folder: Path, host: str, port: int) -> Iterator[_Server]:
+def server(
+    folder: Path, host: str, port: int, app: dict[str, Path] | None = None
+) -> Iterator[_Server]:
     """Makes a server of a bundle and the app; `serve_forever` of it answers requests.
 
     Args:
         folder: The bundle's folder; a copy of the app in it comes before the installed one.
+        app: The app's files instead of these.
         host: The address to listen at.
         port: The port; 0 takes a free one.
 
     Raises:
         EnvironmentLacks: The runtimes are missing, or the port is taken.
     """
-    handler = type("Handler", (_Handler,), {"app": files_of(folder), "bundle": folder})
+    handler = type("Handler", (_Handler,), {"app": app or files_of(folder), "bundle": folder})
     try:
         made = _Server((host, port), handler)
     except OSError as error:

@@ -1,7 +1,10 @@
 """A worker for tests/test_children.py."""
 
+import mmap
 import os
+import resource
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -32,6 +35,28 @@ def leave():
     os._exit(7)
 
 
+def connect(port):
+    """Whether this process reaches a server on this machine."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def allocate(size_bytes):
+    try:
+        return len(mmap.mmap(-1, size_bytes))
+    except (OSError, MemoryError):
+        return 0
+
+
+def limits():
+    return {
+        name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in ("AS", "CORE")
+    }
+
+
 def once(marker):
     """Ends the process when it is asked again, also in a later process."""
     if Path(marker).exists():
@@ -43,8 +68,12 @@ if __name__ == "__main__":
     serve(
         {
             "add": lambda a, b: a + b,
+            "allocate": allocate,
+            "connect": connect,
             "divide": lambda by: 1 / by,
+            "environment": lambda: dict(os.environ),
             "leave": leave,
+            "limits": limits,
             "noisy": noisy,
             "once": once,
             "recall": lambda: KNOWN["value"],

@@ -1,7 +1,11 @@
 """Child processes: order of answers, errors, crashes and restarts."""
 
+import os
+import socket
+
 import pytest
 
+from packager import sandbox
 from packager.children import Child
 from packager.errors import ChildCrashed, ConversionError, DataError
 
@@ -81,3 +85,36 @@ def test_close_kills_a_busy_child():
     child.submit("sleep", "sleeping", seconds=600)
     child.close(at_once=True)
     assert child._process.poll() is not None
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_child_has_no_network_and_no_secrets(port, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("GITHUB_TOKEN", "hush")
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
+    with Child(WORKER) as child:
+        if sandbox.can_cut_network():
+            assert child.call("connect", "connecting", port=port) is False
+        found = child.call("environment", "looking")
+        assert "hush" not in found.values()
+        assert "TF_CONFIG" not in found
+        assert found["PATH"] == os.environ["PATH"]
+        limits = child.call("limits", "looking")
+        assert limits["CORE"] == 0
+        assert 32 * 2**30 <= limits["AS"] < 2**45
+        assert child.call("allocate", "allocating", size_bytes=limits["AS"] + 2**20) == 0
+    with Child(WORKER, trusted=True) as child:
+        assert child.call("connect", "connecting", port=port) is True
+        assert child.call("environment", "looking")["GITHUB_TOKEN"] == "hush"
+
+
+def test_a_request_that_takes_too_long_ends_the_child():
+    with Child(WORKER, limit_s=0.5) as child:
+        with pytest.raises(ChildCrashed, match=r"converting it died .*longer than 0\.5 s"):
+            child.call("sleep", "converting it", seconds=600)
+        assert child.call("add", "adding", a=1, b=1) == 2

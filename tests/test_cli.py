@@ -420,3 +420,20 @@ def test_a_device_s_result_is_merged_into_the_report(digits_bundle, tmp_path):
 def test_a_folder_that_is_no_bundle(tmp_path):
     refused(packager("verify", tmp_path), 1, "is not a bundle")
     refused(packager("report", tmp_path), 1, "is not a bundle")
+
+
+def test_no_command_declares_a_flag_twice():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CHECK_FLAGS],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+CHECK_FLAGS = """
+import packager.cli
+from click.testing import CliRunner
+for name in packager.cli.cli.commands:
+    result = CliRunner().invoke(packager.cli.cli, [name, "--help"], catch_exceptions=False)
+    assert result.exit_code == 0, name
+"""

@@ -4,7 +4,7 @@ import { isTfjs } from './bundle.js';
 
 // In the order in which they are tried. LiteRT.js takes float and uint8 tensors only, and is slow
 // with dynamic-range files. `auto` never changes the numbers: it takes float artifacts only.
-const RUNTIMES = [
+export const RUNTIMES = [
   { id: 'tfjs-wasm', library: 'tfjs', backend: 'wasm', title: 'TF.js, WebAssembly' },
   { id: 'litert-wasm', library: 'litert', backend: 'wasm', title: 'LiteRT.js, WebAssembly' },
   { id: 'litert-webgpu', library: 'litert', backend: 'webgpu', title: 'LiteRT.js, WebGPU' },
@@ -15,6 +15,11 @@ const RUNTIMES = [
 const LITERT_FILES = ['tflite/float32', 'tflite/int8_float_io'];
 const SOFTWARE = /swiftshader|llvmpipe|software|basic render/i;
 
+/** How many threads WebAssembly may use. */
+export function threadsHere() {
+  return globalThis.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency ?? 1, 8) : 1;
+}
+
 /** What this browser has: reasons by back end, empty where it can be used. */
 export async function inspectBrowser() {
   const noWasm = typeof WebAssembly === 'undefined' ? 'this browser has no WebAssembly' : '';
@@ -22,7 +27,7 @@ export async function inspectBrowser() {
   return {
     reasons: { wasm: noWasm, webgl, webgpu: await whyNoWebgpu(), cpu: '' },
     softwareWebgl: software,
-    threads: globalThis.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency ?? 1, 8) : 1,
+    threads: threadsHere(),
   };
 }
 

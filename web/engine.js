@@ -6,12 +6,12 @@ import { Bundle, BundleError, whyNot } from './bundle.js';
 import { decode } from './decode.js';
 import { compare, readSample } from './golden.js';
 import { preprocess } from './preprocess.js';
+import { RuntimeError } from './runtimes/error.js';
 import * as litertRuntime from './runtimes/litert.js';
-import { load as loadTfjsModel, RuntimeError } from './runtimes/tfjs.js';
+import { load as loadTfjsModel } from './runtimes/tfjs.js';
 import { openStore } from './store.js';
-import { loadLitert, loadTfjs, vendored } from './vendored.js';
-
-const LIMITS = { warmUp: 3, runs: 30, ms: 2000 };
+import { timed } from './timing.js';
+import { loadLibrary, vendored } from './vendored.js';
 
 // TF.js files name the versions that were seen to be right. LiteRT.js is in no such list: there all
 // golden samples decide, at every load.
@@ -25,7 +25,7 @@ const LIBRARIES = {
       if (refusal !== '') throw new RuntimeError(refusal);
       const files = bundle.tfjsFiles(artifact.id);
       files.catch(() => {}); // awaited below
-      const tf = await loadTfjs(options);
+      const tf = await loadLibrary(options);
       return loadTfjsModel(tf, await files, bundle.manifest, options);
     },
   },
@@ -38,8 +38,8 @@ const LIBRARIES = {
       }
       const file = bundle.file(artifact.path);
       file.catch(() => {}); // awaited below
-      const litert = await loadLitert(options);
-      const { threads } = litert;
+      const litert = await loadLibrary(options);
+      const threads = Math.min(options.used, litert.threads);
       return litertRuntime.load(litert, await file, bundle.manifest, { ...options, threads });
     },
   },
@@ -135,17 +135,12 @@ class Engine {
     return compare(this.#bundle, id, { ...golden, samples }, bySample);
   }
 
-  /** Median of repeated runs on the first golden sample, or on zeros. */
-  async measure({ runs = LIMITS.runs, limitMs = LIMITS.ms } = {}) {
+  /** Times of repeated runs on the first golden sample, or on zeros; settings as in timing.js. */
+  async measure({ warm_up = 3, runs = 30, seconds = 2 } = {}) {
     const feed = await this.#someFeed();
-    for (let i = 0; i < LIMITS.warmUp; i += 1) await this.#timedRun(feed);
-    const found = [];
-    const start = performance.now();
-    while (found.length < runs && (found.length < 3 || performance.now() - start < limitMs)) {
-      found.push((await this.#timedRun(feed)).ms);
-    }
+    const times = await timed(() => this.#timedRun(feed), { warm_up, runs, seconds });
     return {
-      ...this.#times, p50_ms: median(found), runs: found.length,
+      ...this.#times, p50_ms: median(times), runs: times.length, times,
       memory_bytes: this.#runtime.memoryBytes(),
     };
   }
@@ -186,11 +181,12 @@ function sizeOf({ files = {} }, artifact, library) {
 /**
  * Loads an artifact and checks it on golden samples.
  *
- * @param {{base: string, manifest: object, candidate: object, threads: number}} options
+ * @param {{base: string, manifest: object, candidate: object, threads: number, used?: number}} options
+ *   `threads` that there may be, and how many of them LiteRT.js shall use; TF.js decides by itself.
  * @param {(progress: {stage: string, loaded: number, total: number}) => void} onProgress In bytes.
  * @returns {Promise<{engine: Engine, check: object}>}
  */
-export async function open({ base, manifest, candidate, threads }, onProgress) {
+export async function open({ base, manifest, candidate, threads, used = threads }, onProgress) {
   const { library, backend } = candidate;
   let loaded = 0;
   let total = 0;
@@ -204,7 +200,7 @@ export async function open({ base, manifest, candidate, threads }, onProgress) {
   total = sizeOf(manifest, artifact, library);
   const start = performance.now();
   const { open: openModel, checked, mayPass } = LIBRARIES[library];
-  const runtime = await openModel(bundle, artifact, { backend, threads });
+  const runtime = await openModel(bundle, artifact, { library, backend, threads, used });
   watchContext(backend);
   const engine = new Engine(bundle, artifact, runtime, performance.now() - start);
   onProgress({ stage: 'check', loaded: total, total });

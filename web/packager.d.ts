@@ -106,14 +106,14 @@ export class Model extends EventTarget {
   /** Whether the candidates have not been measured on this machine yet. */
   readonly isUntuned: boolean;
   /** With `auto`: resolves when the fastest is in use. */
-  tuning?: Promise<{ id: string; p50_ms: number }[]>;
+  tuning?: Promise<{ id: string; p50_ms: number; threads: number }[]>;
 
   classify(source: Source, options?: { top?: number }): Promise<Answer[]>;
   predict(inputs: Record<string, Source>, options?: { top?: number }): Promise<Prediction>;
   /** The same source under the name of the model's only input. */
   inputsOf(source: Source): Record<string, Source>;
-  use(id: string): Promise<void>;
-  chooseFastest(): Promise<{ id: string; p50_ms: number }[]>;
+  use(id: string, options?: { threads?: number }): Promise<void>;
+  chooseFastest(): Promise<{ id: string; p50_ms: number; threads: number }[]>;
   /** The document of docs/web.md, "Results as JSON". */
   selfTest(options?: { runs?: number; onRow?: (row: Check & { candidate: string }) => void }): Promise<object>;
   samples(): Promise<GoldenSample[]>;

@@ -7,9 +7,9 @@
 // Loading and inference are in a worker; see example.html, packager.d.ts and docs/web.md.
 
 import { BundleError, openBundle, sha256 } from './bundle.js';
-import { autoOrder, candidatesOf, inspectBrowser } from './candidates.js';
+import { autoOrder, candidatesOf, inspectBrowser, RUNTIMES, threadsHere } from './candidates.js';
 import { Session } from './session.js';
-import { openStore } from './store.js';
+import { memory, openStore } from './store.js';
 
 export { BundleError } from './bundle.js';
 export { WorkerError } from './session.js';
@@ -20,6 +20,8 @@ const BITMAP = {
 const NEEDED = ['Worker', 'OffscreenCanvas', 'createImageBitmap', 'WebAssembly'];
 // Two runtimes that differ by less are equally fast.
 const NOTICEABLE = 0.9;
+// Threads that wait for one another cost a small model more than they give.
+const SMALL_MS = 10;
 
 /** A browser that lacks something, or a bundle that no runtime here can run. */
 export class UnsupportedError extends Error {
@@ -52,31 +54,25 @@ async function sendable(source, input) {
   return createImageBitmap(source, BITMAP);
 }
 
-// Where the fastest runtime is remembered; a page may be forbidden to remember anything.
-const memory = {
-  get(key) {
-    try { return localStorage.getItem(key); } catch { return null; }
-  },
-  set(key, value) {
-    try { localStorage.setItem(key, value); } catch { /* it is measured again next time */ }
-  },
-};
-
 /** A loaded bundle. */
 class Model extends EventTarget {
   #bundle;
   #browser;
   #session;
   #candidate;
+  #threads;
+  #started;
   #key;
   #onProgress;
   #reasons = new Map();
 
-  constructor(bundle, browser, key, onProgress) {
+  // `started` is a session that has been loading its library since before the bundle was known.
+  constructor(bundle, browser, key, { started, onProgress }) {
     super();
     this.#bundle = bundle;
     this.#browser = browser;
     this.#key = key;
+    this.#started = started;
     this.#onProgress = onProgress;
     this.candidates = candidatesOf(bundle.manifest, browser);
   }
@@ -93,27 +89,42 @@ class Model extends EventTarget {
   }
 
   /** Whether the candidates have not been measured on this machine yet. */
-  get isUntuned() { return memory.get(this.#key) === null; }
+  get isUntuned() { return this.#remembered === undefined; }
+
+  // What was the fastest at an earlier visit, and with how many threads.
+  get #remembered() {
+    const [id, threads] = memory.get(this.#key)?.split(' ') ?? [];
+    return id === undefined ? undefined : { id, threads: Number(threads) || undefined };
+  }
 
   /** Why candidates that were tried could not be used: texts by id. */
   get failures() { return Object.fromEntries(this.#reasons); }
 
-  async #openSession(candidate, { onLost, onProgress } = {}) {
+  #newSession({ runtime }) {
+    const started = this.#started;
+    this.#started = undefined;
+    if (started?.runtime === runtime) return started;
+    started?.close();
+    return new Session();
+  }
+
+  async #openSession(candidate, { threads: used, onLost, onProgress } = {}) {
     const { threads } = this.#browser;
     const { base, manifest } = this.#bundle;
     try {
-      const session = new Session({ onProgress, onLost });
-      return await session.open({ base, manifest, candidate, threads });
+      const session = this.#newSession(candidate);
+      return await session.open({ base, manifest, candidate, threads, used }, { onProgress, onLost });
     } catch (error) {
       this.#reasons.set(candidate.id, error.message);
       throw error;
     }
   }
 
-  #adopt(candidate, session) {
+  #adopt(candidate, session, threads) {
     this.#session?.retire();
     this.#session = session;
     this.#candidate = candidate;
+    this.#threads = threads;
     this.dispatchEvent(new CustomEvent('runtime', { detail: this.runtime }));
   }
 
@@ -130,9 +141,10 @@ class Model extends EventTarget {
   }
 
   async #openFirst(candidates) {
-    for (const candidate of candidates) {
+    const known = this.#remembered;
+    for (const { id } of candidates) {
       try {
-        await this.use(candidate.id);
+        await this.use(id, id === known?.id ? known : {});
         return;
       } catch {
         // Its reason is kept, and the next one is tried.
@@ -165,10 +177,8 @@ class Model extends EventTarget {
   async start(runtime) {
     const order = autoOrder(this.candidates);
     if (runtime === 'auto') {
-      const known = memory.get(this.#key);
-      await this.#openFirst(
-        known === null ? order : order.toSorted((a, b) => (b.id === known) - (a.id === known)),
-      );
+      const known = this.#remembered?.id;
+      await this.#openFirst(order.toSorted((a, b) => (b.id === known) - (a.id === known)));
       return;
     }
     if (this.candidates.length === 0) throw this.#nothingWorks();
@@ -183,47 +193,61 @@ class Model extends EventTarget {
   }
 
   /** Switches to a candidate, named by its id; the one in use stays if it cannot be opened. */
-  async use(id) {
+  async use(id, { threads = this.#browser.threads } = {}) {
     const candidate = this.candidates.find((one) => one.id === id);
     if (candidate === undefined) throw new UnsupportedError(`there is no runtime ${id}`);
     if (!candidate.available) throw new UnsupportedError(`${candidate.title}: ${candidate.reason}`);
     const session = await this.#openSession(candidate, {
+      threads,
       onProgress: this.#onProgress,
       onLost: (error) => this.#replace(candidate, error),
     });
-    this.#adopt(candidate, session);
+    this.#adopt(candidate, session, threads);
+  }
+
+  async #timesOf(candidate, threads) {
+    const { status, p50_ms } = await this.#examine(candidate, { runs: 20, threads });
+    return status === 'passed' ? [{ id: candidate.id, p50_ms, threads }] : [];
   }
 
   /**
-   * Measures every candidate that keeps the numbers, switches to the fastest and remembers it.
+   * Measures every candidate that passes its checks, switches to the fastest and remembers it.
    *
-   * @returns {Promise<{id: string, p50_ms: number}[]>} The fastest first.
+   * @returns {Promise<{id: string, p50_ms: number, threads: number}[]>} The fastest first.
    */
   async chooseFastest() {
+    const { threads } = this.#browser;
     const found = [];
     for (const candidate of this.candidates.filter(({ auto }) => auto)) {
-      const row = await this.#examine(candidate, { runs: 20 });
-      if (row.status === 'passed') found.push({ id: candidate.id, p50_ms: row.p50_ms });
+      const times = await this.#timesOf(candidate, threads);
+      const isSmall = threads > 1 && times[0]?.p50_ms < SMALL_MS;
+      if (isSmall && candidate.runtime === 'litert-wasm') {
+        times.push(...await this.#timesOf(candidate, 1));
+      }
+      found.push(...times.toSorted((a, b) => a.p50_ms - b.p50_ms).slice(0, 1));
     }
     found.sort((a, b) => a.p50_ms - b.p50_ms);
-    const current = found.find(({ id }) => id === this.#candidate.id);
+    const current = found.find(
+      ({ id, threads: used }) => id === this.#candidate.id && used === this.#threads,
+    );
     const best = found[0];
     const isBetter = current === undefined || best?.p50_ms < NOTICEABLE * current.p50_ms;
-    if (best !== undefined && isBetter) await this.use(best.id);
-    memory.set(this.#key, this.#candidate.id);
+    if (best !== undefined && isBetter) await this.use(best.id, best);
+    memory.set(this.#key, `${this.#candidate.id} ${this.#threads}`);
+    memory.set(startKey(this.#bundle.base), this.#candidate.runtime);
     return found;
   }
 
   // One row of the self-test; without `runs` nothing is timed.
-  async #examine(candidate, { runs = 0 }) {
+  async #examine(candidate, { runs = 0, threads }) {
     const { id, runtime, artifact } = candidate;
     const row = { id: artifact, runtime, candidate: id, title: candidate.title };
     if (!candidate.available) return { ...row, status: 'skipped', reason: candidate.reason };
     let session;
     try {
-      session = await this.#openSession(candidate);
+      session = await this.#openSession(candidate, { threads });
       const check = await session.call('check');
-      const measured = runs > 0 ? await session.call('measure', [{ runs }]) : {};
+      const { times, ...measured } = runs > 0 ? await session.call('measure', [{ runs }]) : {};
       return { ...row, ...check, ...measured, runtime, described: session.described };
     } catch (error) {
       return { ...row, status: 'failed', samples: 0, reason: error.message };
@@ -332,6 +356,17 @@ function crossOriginHint(base, error) {
   return error;
 }
 
+const startKey = (base) => `packager:start:${base}`;
+
+// Loads a library while the manifest is on its way: the one of the last visit, or what is tried
+// first. Where another one is needed, this one is dropped.
+function startSession(base, runtime) {
+  const wanted = runtime === 'auto' ? memory.get(startKey(base)) : runtime.split(':')[0];
+  const found = RUNTIMES.find(({ id }) => id === wanted);
+  if (found === undefined && runtime !== 'auto') return undefined;
+  return new Session({ runtime: found ?? RUNTIMES[0], threads: threadsHere() });
+}
+
 /**
  * Loads a bundle.
  *
@@ -346,16 +381,18 @@ export async function loadBundle(address, options = {}) {
   const { runtime = 'auto', tune = true, onProgress = () => {} } = options;
   checkBrowser();
   const base = new URL(address.endsWith('/') ? address : `${address}/`, location.href).href;
-  const [bundle, browser] = await Promise.all([
-    openStore().then((store) => openBundle(base, { store })).catch((error) => {
-      throw crossOriginHint(base, error);
-    }),
-    inspectBrowser(),
-  ]);
+  const started = startSession(base, runtime);
+  const store = await openStore();
+  const bundle = await openBundle(base, { store }).catch((error) => {
+    started?.close();
+    throw crossOriginHint(base, error);
+  });
+  // It holds the page up for as long as a graphics process needs to start; the worker goes on.
+  const browser = await inspectBrowser();
   const { checksum, name, version, created } = bundle.manifest;
   const identity = checksum ?? [name, version, created].join('/');
   const key = `packager:fastest:${identity}:${browser.threads}`;
-  const model = new Model(bundle, browser, key, onProgress);
+  const model = new Model(bundle, browser, key, { started, onProgress });
   await model.start(runtime);
   if (runtime === 'auto' && tune && model.isUntuned) model.tuning = model.chooseFastest();
   return model;

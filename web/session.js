@@ -18,18 +18,20 @@ export class Session {
   #pending = new Map();
   #next = 0;
   #isRetired = false;
-  #onProgress;
-  #onLost;
+  #onProgress = () => {};
+  #onLost = () => {};
 
-  constructor({ onProgress = () => {}, onLost = () => {} } = {}) {
-    this.#onProgress = onProgress;
-    this.#onLost = onLost;
+  /** Starts the worker; `runtime`, an entry of `RUNTIMES`, is what it should load meanwhile. */
+  constructor({ runtime, threads } = {}) {
+    this.runtime = runtime?.id;
     this.#worker = new Worker(new URL('worker.js', import.meta.url));
     this.#worker.onmessage = ({ data }) => this.#receive(data);
     this.#worker.onerror = (event) => {
       event.preventDefault();
       this.#end(`the runtime stopped: ${event.message || 'it may have run out of memory'}`);
     };
+    // What goes wrong here goes wrong again, with somebody to hear of it, in `open`.
+    if (runtime !== undefined) this.call('prepare', [{ ...runtime, threads }]).catch(() => {});
   }
 
   #receive({ id, result, error, progress, lost }) {
@@ -63,7 +65,9 @@ export class Session {
   }
 
   /** Loads an artifact; rejects when that does not end in time. See engine.js. */
-  async open(options, limitMs = OPEN_LIMIT_MS) {
+  async open(options, { onProgress = () => {}, onLost = () => {}, limitMs = OPEN_LIMIT_MS } = {}) {
+    this.#onProgress = onProgress;
+    this.#onLost = onLost;
     const late = setTimeout(
       () => this.close(new WorkerError(`loading took longer than ${limitMs / 1000} s`)), limitMs,
     );

@@ -25,3 +25,13 @@ export async function openStore() {
     put: (hash, bytes) => cache.put(keyOf(hash), new Response(bytes)).catch(() => {}),
   };
 }
+
+/** What a page remembers of earlier visits; it may be forbidden to remember anything. */
+export const memory = {
+  get(key) {
+    try { return localStorage.getItem(key); } catch { return null; }
+  },
+  set(key, value) {
+    try { localStorage.setItem(key, value); } catch { /* it is measured again next time */ }
+  },
+};

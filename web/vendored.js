@@ -1,17 +1,19 @@
 // Loads the vendored runtimes, in a classic worker: both need importScripts, which module workers
 // have but refuse.
 
-import { RuntimeError } from './runtimes/tfjs.js';
+import { RuntimeError } from './runtimes/error.js';
 
 const VENDOR = new URL('vendor/', import.meta.url).href;
 const PACKAGES = { tfjs: '@tensorflow/tfjs', litert: '@litertjs/core' };
 const TFJS_BACKENDS = { wasm: ['tf-backend-wasm.min.js'], webgpu: ['tf-backend-webgpu.min.js'] };
 
-function script(name) {
+// Several at once: a browser fetches them side by side and runs them in this order.
+function scripts(names) {
   try {
-    self.importScripts(VENDOR + name);
+    self.importScripts(...names.map((name) => VENDOR + name));
   } catch (cause) {
-    throw new RuntimeError(`cannot load the runtime vendor/${name}: ${cause.message}`, { cause });
+    const paths = names.map((name) => `vendor/${name}`).join(', ');
+    throw new RuntimeError(`cannot load the runtime ${paths}: ${cause.message}`, { cause });
   }
 }
 
@@ -29,20 +31,21 @@ export async function vendored(library) {
   return { name, version: files.find((file) => file.package === name).version };
 }
 
-/** Loads TF.js with what a back end needs; returns its namespace. */
-export async function loadTfjs({ backend, threads }) {
-  ['tf.min.js', ...(TFJS_BACKENDS[backend] ?? [])].forEach(script);
+async function loadTfjs({ backend, threads }) {
+  scripts(['tf.min.js', ...(TFJS_BACKENDS[backend] ?? [])]);
   const { tf } = self;
   tf.enableProdMode();
   if (backend === 'wasm') {
     tf.wasm.setWasmPaths(VENDOR);
+    // It takes half of the cores: below four, its file for threads only takes longer to start.
+    if (threads < 4) tf.env().set('WASM_HAS_MULTITHREAD_SUPPORT', false);
     tf.wasm.setThreadsCount(threads);
   }
   return tf;
 }
 
-/** Loads LiteRT.js; returns its namespace and its version. */
-export async function loadLitert({ backend, threads }) {
+// Its namespace and its version.
+async function loadLitert({ backend, threads }) {
   const litert = await import('./vendor/litert/core.js');
   const relaxed = await litert.supportsFeature('relaxedSimd');
   const withThreads = threads > 1 && relaxed;
@@ -75,4 +78,19 @@ async function withoutGpu(action) {
   } finally {
     console.warn = warn;
   }
+}
+
+const LOADERS = { tfjs: loadTfjs, litert: loadLitert };
+let loading;
+
+/**
+ * Loads the library of this worker; later calls answer the same.
+ *
+ * @param {{library: 'tfjs'|'litert', backend: string, threads: number}} runtime
+ * @returns {Promise<object>} The namespace of TF.js with the back end's code, or that of LiteRT.js
+ *   with its `VERSION` and the `threads` that it can use.
+ */
+export function loadLibrary(runtime) {
+  loading ??= LOADERS[runtime.library](runtime);
+  return loading;
 }

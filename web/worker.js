@@ -4,9 +4,16 @@
 
 (() => {
   const module = import('./engine.js');
+  module.catch(() => {}); // `open` tells
   let engine;
 
   const calls = {
+    // Before it is known which model it is for, and before the rest of the engine has arrived.
+    async prepare(runtime) {
+      const { loadLibrary } = await import('./vendored.js');
+      await loadLibrary(runtime);
+    },
+
     async open(options) {
       const { open } = await module;
       const opened = await open(options, (progress) => self.postMessage({ progress }));
@@ -20,7 +27,7 @@
 
   self.onmessage = async ({ data: { id, call, args } }) => {
     try {
-      const result = await (call === 'open' ? calls.open(...args) : engine[call](...args));
+      const result = await (call in calls ? calls[call](...args) : engine[call](...args));
       self.postMessage({ id, result });
     } catch (error) {
       self.postMessage({ id, error: asData(error) });

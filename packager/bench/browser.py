@@ -1,8 +1,7 @@
-"""Times a TF.js artifact in an installed Chromium, headless, with the shipped JavaScript."""
+"""Times an artifact in an installed Chromium, headless, with the shipped web app's engine."""
 
 from __future__ import annotations
 
-import functools
 import http.server
 import shutil
 import threading
@@ -12,9 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-
-from packager import assets
+from packager import web
 from packager.errors import EnvironmentLacks, PackagerError
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -23,42 +20,32 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 _LIMIT_MS = 300_000
-_PAGE = """<!doctype html>
-<meta charset="utf-8"><title>bench</title><link rel="icon" href="data:,">
-<script src="/web/vendor/tf.min.js"></script>
-<script src="/web/vendor/tf-backend-wasm.min.js"></script>
-"""
-_RUN = """async ({model, feeds, backend, settings}) => {
-  const [{ readTfjs }, { load }, { timed }] = await Promise.all(
-    ['/web/bundle.js', '/web/runtimes/tfjs.js', '/web/timing.js'].map((path) => import(path)));
-  window.tf.enableProdMode();
-  window.tf.wasm.setWasmPaths('/web/vendor/');
-  const at = model.lastIndexOf('/') + 1;
-  const fetched = async (name) => (await fetch(model.slice(0, at) + name)).arrayBuffer();
-  const read = async (name) => new Uint8Array(await fetched(name));
-  const source = await readTfjs(model.slice(at), read);
-  const card = source.json.userDefinedMetadata.packager;
-  const started = performance.now();
-  const runtime = await load(window.tf, source, card, { backend });
-  const load_ms = performance.now() - started;
-  const typed = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array, int8: Int8Array };
-  const inputs = feeds.map((feed) => Object.fromEntries(Object.entries(feed).map(
-    ([name, { data, shape, dtype }]) => [name, { data: typed[dtype].from(data), shape, dtype }])));
-  const times = await timed((number) => runtime.run(inputs[number % inputs.length]), settings);
-  return { runtime: runtime.describe(), load_ms, times };
+# A document without code of its own, with the headers that threads need.
+_BLANK = "/manifest.json"
+_RUN = """async ({candidate, threads, settings}) => {
+  const [{ Session }, { openBundle }] = await Promise.all(
+    ['/web/session.js', '/web/bundle.js'].map((path) => import(path)));
+  const { base, manifest } = await openBundle('/');
+  const session = new Session();
+  try {
+    await session.open({ base, manifest, candidate, threads });
+    return { runtime: session.described, ...await session.call('measure', [settings]) };
+  } finally {
+    session.close();
+  }
 }"""
 
 
 def run(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
-    """Measures one artifact in a browser of its own.
+    """Measures one artifact in a browser of its own, in the worker of the web app.
 
     Args:
         folder: The bundle's folder.
-        order: As the other children get it.
+        order: `candidate` as in web/candidates.js, `threads`, and `settings` as in web/timing.js.
 
     Raises:
         EnvironmentLacks: Playwright, Chromium or web/vendor is missing.
-        PackagerError: The page failed.
+        PackagerError: The page failed, or the numbers there are not the golden samples'.
     """
     try:
         from playwright import sync_api
@@ -69,12 +56,6 @@ def run(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         raise EnvironmentLacks("Chromium is not installed", hint="apt-get install chromium")
-    argument = {
-        "model": "/bundle/" + Path(order["model"]).relative_to(folder).as_posix(),
-        "feeds": _feeds(Path(order["inputs"]), order["samples"]),
-        "backend": order["backend"],
-        "settings": {key: order[key] for key in ("warm_up", "runs", "seconds")},
-    }
     with _served(folder) as root, sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program, headless=True, args=list(FLAGS)
@@ -82,28 +63,13 @@ def run(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
         try:
             page = browser.new_page()
             page.set_default_timeout(_LIMIT_MS)
-            page.goto(f"{root}/page")
-            answer: dict[str, Any] = page.evaluate(_RUN, argument)
+            page.goto(f"{root}{_BLANK}")
+            answer: dict[str, Any] = page.evaluate(_RUN, order)
             return answer
         except sync_api.Error as error:
             raise PackagerError(f"the page failed: {error.message.splitlines()[0]}") from None
         finally:
             browser.close()
-
-
-def _feeds(folder: Path, count: int) -> list[dict[str, Any]]:
-    arrays = {path.stem: np.load(path) for path in sorted(folder.glob("*.npy"))}
-    return [
-        {
-            name: {
-                "data": array[row].reshape(-1).tolist(),
-                "shape": [1, *array.shape[1:]],
-                "dtype": array.dtype.name,
-            }
-            for name, array in arrays.items()
-        }
-        for row in range(count)
-    ]
 
 
 class MountedFiles(http.server.SimpleHTTPRequestHandler):
@@ -132,29 +98,12 @@ class MountedFiles(http.server.SimpleHTTPRequestHandler):
         """Nothing: a missing file shows as an error in the page."""
 
 
-class _Handler(MountedFiles):
-    def do_GET(self) -> None:
-        """Answers the page itself, or a file below a mounted folder."""
-        if self.path != "/page":
-            super().do_GET()
-            return
-        body = _PAGE.encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    """Serves the bundle and the web files on a free port of this machine."""
-    mounts = {"web": assets.path() / "web", "bundle": folder}
-    handler = functools.partial(_Handler, mounts=mounts)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    """Serves the bundle and the installed app on a free port of this machine."""
+    with web.server(folder, "127.0.0.1", 0, web.files()) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

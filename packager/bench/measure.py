@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import packager
-from packager import assets, bundle, report
+from packager import assets, bundle, report, web
 from packager.bundle import Artifact, Manifest, to_json
 from packager.children import scratch
 from packager.console import Reporter
@@ -29,6 +29,7 @@ SCHEMA = {"name": "packager-bench", "version": 1}
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 600.0
 _BACKENDS = ("wasm", "cpu")
+_TITLES = {"tfjs": "tfjs", "litert": "LiteRT.js"}
 # What a report shows of the device runner's entry.
 _KEPT = (
     "runtime", "max_abs_diff", "timed", "latency_ms", "preprocess_ms", "postprocess_ms", "load_ms",
@@ -139,11 +140,14 @@ def _rows(job: _Work) -> Iterator[Json]:
         kind = artifact.runtime.kind
         if kind == "tflite":
             yield from _tflite(job, artifact)
+            if artifact.id in web.BROWSER_ARTIFACTS:
+                yield from _chromium(job, artifact, "litert", ("wasm",))
         elif kind == "saved_model":
             for threads in job.settings.threads:
                 yield _saved_model(job, artifact, threads)
         elif kind.startswith("tfjs"):
             yield from _tfjs(job, artifact)
+            yield from _chromium(job, artifact, "tfjs", _BACKENDS)
         else:
             reason = f"no benchmark of {kind}"
             yield {"id": artifact.id, "status": "skipped", "reason": reason}
@@ -197,13 +201,24 @@ def _tfjs(job: _Work, artifact: Artifact) -> Iterator[Json]:
         script = assets.path() / "web" / "node" / "bench.mjs"
         row = _row(artifact, [program, str(script), json.dumps(order)], 1)
         yield {**row, "runtime": _named(row.get("runtime"), f"tfjs {backend} (Node)")}
-    if job.settings.browser:
-        from packager.bench import browser
 
-        for backend in _BACKENDS:
-            name = f"tfjs {backend} (Chromium)"
-            order = job.order(artifact, backend=backend)
-            found = _answered(artifact, 1, lambda order=order: browser.run(job.folder, order))
+
+def _chromium(
+    job: _Work, artifact: Artifact, library: str, backends: tuple[str, ...]
+) -> Iterator[Json]:
+    if not job.settings.browser:
+        return
+    from packager.bench import browser
+
+    settings = {key: getattr(job.settings, key) for key in ("warm_up", "runs", "seconds")}
+    # TF.js chooses its threads itself.
+    for threads in job.settings.threads if library == "litert" else (1,):
+        for backend in backends:
+            name = f"{_TITLES[library]} {backend} (Chromium)"
+            candidate = {"library": library, "backend": backend, "artifact": artifact.id,
+                         "title": name}  # fmt: skip
+            order = {"candidate": candidate, "threads": threads, "settings": settings}
+            found = _answered(artifact, threads, lambda order=order: browser.run(job.folder, order))
             yield {**found, "runtime": _named(found.get("runtime"), name)}
 
 
@@ -235,7 +250,7 @@ def _answered(artifact: Artifact, threads: int, ask: Any) -> Json:
         "timed": len(times),
         "latency_ms": dict(zip(("min", "p50", "p90", "p99"), quantiles, strict=True)),
         "load_ms": answer["load_ms"],
-        **({"peak_memory_bytes": m} if (m := answer.get("peak_memory_bytes")) else {}),
+        **{key: answer[key] for key in ("peak_memory_bytes", "memory_bytes") if answer.get(key)},
     }
 
 

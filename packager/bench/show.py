@@ -41,7 +41,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     latency = row.get("latency_ms")
     if latency is None:
         return row["id"], name, "", row["status"]
-    memory = row.get("peak_memory_bytes")
+    memory = row.get("peak_memory_bytes") or row.get("memory_bytes")
     return (
         row["id"], name, str(row["threads"]),
         *(f"{latency[key]:.3f}" for key in ("p50", "p90", "p99")),

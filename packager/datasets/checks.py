@@ -90,6 +90,21 @@ def check_evaluation(
     return _check_ranges(evaluation, _ranges(evaluation, inputs, written), inputs)
 
 
+def check_training(
+    training: Dataset,
+    evaluation: Dataset | None,
+    inputs: Sequence[Mapping[str, Any]],
+    written: Path,
+) -> list[str]:
+    """Checks the samples of quantization-aware training, as `check_calibration` does its own."""
+    ranges = _ranges(training, inputs, written)
+    _check_not_constant(training, ranges, inputs)
+    warnings = _check_ranges(training, ranges, inputs)
+    if evaluation is not None:
+        _check_disjoint(training, evaluation, "training")
+    return warnings
+
+
 def _ranges(
     dataset: Dataset, inputs: Sequence[Mapping[str, Any]], written: Path
 ) -> dict[str, Range]:
@@ -173,13 +188,13 @@ def declared_range(image: Mapping[str, Any]) -> tuple[float, float]:
     return float(ends.min()), float(ends.max())
 
 
-def _check_disjoint(calibration: Dataset, evaluation: Dataset) -> None:
+def _check_disjoint(calibration: Dataset, evaluation: Dataset, kind: str = "calibration") -> None:
     own = {calibration.digest(index): index for index in range(calibration.count)}
     shared = [i for i in range(evaluation.count) if evaluation.digest(i) in own]
     if shared:
         first = calibration.where(own[evaluation.digest(shared[0])])
         raise DataError(
             f"{evaluation.source}: {len(shared)} of {evaluation.count} evaluation samples are "
-            f"calibration samples too, the first one is {first}",
+            f"{kind} samples too, the first one is {first}",
             hint="Accuracy on data that set the model's ranges says too much: split them.",
         )

@@ -7,14 +7,14 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packager.bundle import hash_file
 from packager.errors import EnvironmentLacks, ModelError
-from packager.loaders import saved_model_file
+from packager.loaders import saved_model_file, saved_model_ops
 
 # `package.module:function`, wherever a source may be a Python function.
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -77,7 +77,13 @@ class ModelFile:
         return "model"
 
 
-def identify(source: str, *, architecture: str = "", allow_unsafe_code: bool = False) -> ModelFile:
+def identify(
+    source: str,
+    *,
+    architecture: str = "",
+    allow_unsafe_code: bool = False,
+    allow_ops: Collection[str] = (),
+) -> ModelFile:
     """Recognises a model source by its content.
 
     Args:
@@ -85,10 +91,11 @@ def identify(source: str, *, architecture: str = "", allow_unsafe_code: bool = F
         architecture: Where the source holds weights only: the JSON file that `model.to_json()`
             wrote, or the `package.module:function` that builds the model.
         allow_unsafe_code: Accept Lambda layers and other embedded Python code.
+        allow_ops: Accept these operations in a SavedModel beside those that only compute.
 
     Raises:
         ModelError: It is missing, empty, damaged, not a model, of a version that is not
-            supported, or embeds code.
+            supported, embeds code, or holds operations that are not accepted.
     """
     path = Path(source)
     if not source:
@@ -101,7 +108,10 @@ def identify(source: str, *, architecture: str = "", allow_unsafe_code: bool = F
             return ModelFile(source, "callable", "python", digest, 0)
         raise ModelError(f"{source} does not exist", hint="check the path of the model")
     try:
-        found = _identify_folder(path) if path.is_dir() else _identify_file(path, architecture)
+        is_folder = path.is_dir()
+        found = (
+            _identify_folder(path, allow_ops) if is_folder else _identify_file(path, architecture)
+        )
     except OSError as error:
         raise ModelError(f"{source} cannot be read: {error.strerror or error}") from None
     if architecture and found.format != "keras_weights":
@@ -287,7 +297,7 @@ def _text(value: Any) -> str:
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
-def _identify_folder(path: Path) -> ModelFile:
+def _identify_folder(path: Path, allow_ops: Collection[str]) -> ModelFile:
     if not (path / "saved_model.pb").is_file():
         raise ModelError(
             f"{path} is a folder without saved_model.pb, so it is not a SavedModel",
@@ -303,6 +313,7 @@ def _identify_folder(path: Path) -> ModelFile:
         digest.update(f"{file.relative_to(path).as_posix()}\0{entry.sha256}\n".encode())
     try:
         saved_by = saved_model_file.read_origin(path).saved_by
+        saved_model_ops.check(path, allow_ops)
     except ValueError as error:
         raise ModelError(
             f"{path / 'saved_model.pb'} is damaged: {error}",

@@ -89,21 +89,27 @@ def _texts(file: Path, path: tuple[int, ...]) -> Iterator[str]:
 
 
 def _values(file: Path, path: tuple[int, ...]) -> list[bytes]:
-    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        view = memoryview(data)
-        try:
-            return [bytes(value) for value in _walk(view, path)]
-        finally:
-            view.release()
+    return [bytes(value) for value in walk(mapped(file), path)]
 
 
-def _walk(message: memoryview, path: tuple[int, ...]) -> Iterator[memoryview]:
+def mapped(file: Path) -> memoryview:
+    """Maps a file that is not empty into memory, until nothing refers to the view."""
+    with file.open("rb") as stream:
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def walk(message: memoryview, path: tuple[int, ...]) -> Iterator[memoryview]:
+    """The fields of a protocol buffer at a path of field numbers: strings and messages.
+
+    Raises:
+        ValueError: The message is cut off.
+    """
     for number, value in _fields(message):
         if number == path[0]:
             if len(path) == 1:
                 yield value
             else:
-                yield from _walk(value, path[1:])
+                yield from walk(value, path[1:])
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:

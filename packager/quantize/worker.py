@@ -29,13 +29,15 @@ _SAME = 1e-4
 Calibration = dict[str, dict[str, Any]]
 
 
-def complete(source: str, target: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
-    """Turns the converter's file into the float32 artifact: names, signature, check."""
+def complete(
+    source: str, target: str, inputs: list[str], outputs: list[str], mode: str = "float32"
+) -> dict[str, Any]:
+    """Turns the converter's file into the artifact: names, signature, check."""
     model = tflite_file.read(Path(source))
     tflite_file.name_ends(model, inputs, outputs)
     _fix_shapes(model)
     tflite_file.write(model, Path(target))
-    return _checked(model, "float32")
+    return _checked(model, mode)
 
 
 def calibrate(model: str, samples: str, ranges: str, algorithm: str = "min_max") -> list[str]:
@@ -225,7 +227,8 @@ def _checked(model: Any, mode: str, dtype: str | None = None) -> dict[str, Any]:
     problems = list(description.problems)
     if description.flex_ops:
         problems.append(f"operators that need another runtime: {', '.join(description.flex_ops)}")
-    expected = dtype or {"int8": "int8", "edgetpu": "int8", "int16x8": "int16"}.get(mode)
+    integers = {"int8": "int8", "edgetpu": "int8", "qat_int8": "int8", "int16x8": "int16"}
+    expected = dtype or integers.get(mode)
     for end in description.io:
         if expected and end.dtype not in (expected, "int32", "int64", "bool"):
             problems.append(f"{end.role} {end.name} is {end.dtype}, not {expected}")

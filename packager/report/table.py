@@ -22,13 +22,18 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 def show_plan(config: Config, reporter: Reporter) -> None:
     """Prints what a build would do, after checking what can be checked without TensorFlow."""
     found = opening.recognise(config.model)
-    selection = select(config.targets, calibrated=config.calibration is not None)
+    selection = select(
+        config.targets,
+        calibrated=config.calibration is not None,
+        trained=config.train is not None,
+    )
     name = config.name or found.name
     lines = [
         f"model        {found.source} ({found.format}, {found.saved_by})",
         f"bundle       {Path(config.output) / name / str(config.version)}",
         f"calibration  {config.calibration.source if config.calibration else 'none: no int8'}",
         f"evaluation   {config.evaluation.source if config.evaluation else 'none: no accuracy'}",
+        f"training     {config.train.source if config.train else 'none: no qat_int8'}",
         *(f"artifact     {target.id}" for target in selection.targets),
     ]
     for line in lines:

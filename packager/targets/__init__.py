@@ -23,6 +23,7 @@ class Target:
         module: The module that makes it, imported when it is needed.
         mode: Quantization mode; `float32` where nothing is quantized.
         calibrated: It needs calibration samples.
+        trained: It needs training samples.
         on_request: Made when it is named by its id, or in place of another.
     """
 
@@ -30,6 +31,7 @@ class Target:
     module: str
     mode: str = "float32"
     calibrated: bool = False
+    trained: bool = False
     on_request: bool = False
 
 
@@ -58,6 +60,7 @@ TARGETS = {
             calibrated=True,
             on_request=True,
         ),
+        Target("tflite/qat_int8", "packager.targets.qat", "qat_int8", trained=True),
         Target("tfjs/layers", "packager.targets.tfjs"),
         Target("tfjs/graph", "packager.targets.tfjs_graph", on_request=True),
     )
@@ -98,36 +101,48 @@ def as_python(selection: Selection) -> Selection:
     return Selection((TARGETS["keras"],), selection.explicit)
 
 
-def select(only: Sequence[str], *, calibrated: bool) -> Selection:
+def select(only: Sequence[str], *, calibrated: bool, trained: bool = False) -> Selection:
     """Expands `--only` (ids, or kinds such as `tflite`) to targets.
 
     Args:
         only: What the user named; nothing means everything.
         calibrated: There are calibration samples.
+        trained: There are training samples.
 
     Raises:
-        ConfigError: A name is unknown, or needs calibration samples that are not given.
+        ConfigError: A name is unknown, or needs samples that are not given.
     """
+
+    def has_samples(target: Target) -> bool:
+        return (calibrated or not target.calibrated) and (trained or not target.trained)
+
     if not only:
-        chosen = [
-            t for t in TARGETS.values() if not t.on_request and (calibrated or not t.calibrated)
-        ]
+        chosen = [t for t in TARGETS.values() if not t.on_request and has_samples(t)]
         return Selection(tuple(chosen), explicit=False)
     wanted: set[str] = set()
     for name in (_SHORT.get(name, name) for name in only):
         matches = [t for t in TARGETS.values() if name == t.id or _is_of_kind(t, name)]
         if not matches:
             _refuse(name)
-        if name in TARGETS and TARGETS[name].calibrated and not calibrated:
-            raise ConfigError(
-                f"{name} needs calibration samples",
-                hint="add --calibration DIR_OR_NPZ with 100 to 500 typical inputs",
-            )
-        wanted |= {t.id for t in matches if calibrated or not t.calibrated}
+        if name in TARGETS and not has_samples(TARGETS[name]):
+            _refuse_without_samples(TARGETS[name])
+        wanted |= {t.id for t in matches if has_samples(t)}
     return Selection(
         tuple(t for t in TARGETS.values() if t.id in wanted),
         explicit=True,
         falls_back=not {"tfjs/layers", "tfjs/graph"} & set(only),
+    )
+
+
+def _refuse_without_samples(target: Target) -> None:
+    if target.trained:
+        raise ConfigError(
+            f"{target.id} needs training samples",
+            hint="add --train DIR_OR_NPZ; labels in it are used, but need not be there",
+        )
+    raise ConfigError(
+        f"{target.id} needs calibration samples",
+        hint="add --calibration DIR_OR_NPZ with 100 to 500 typical inputs",
     )
 
 

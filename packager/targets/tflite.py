@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from packager.children import Pending
     from packager.job import Job
 
+_LARGEST_BYTES = 2**31 - 2**20
 _FLEX_OP = re.compile(r"'tf\.([A-Za-z0-9]+)' op is neither|Flex ops: Flex(\w+)")
 # TFLite's kernels compute in float32 and in integers.
 _NO_KERNELS = ("float16", "bfloat16", "float64", "complex64", "complex128")
@@ -88,6 +90,7 @@ def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]])
             hint="name it: --input-shape NAME=1,60,36",
         )
     _refuse_dtypes(opened)
+    _refuse_size(opened)
     shapes = {end.name: fixed_shape(end, input_shapes) for end in opened.inputs}
     function = saved_model.concrete_function(opened, dict(shapes))
     frozen = convert_to_constants.convert_variables_to_constants_v2(function)
@@ -102,6 +105,17 @@ def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]])
         # A dictionary's values leave a traced function in the order of its sorted keys.
         "outputs": sorted(end.name for end in opened.outputs),
     }
+
+
+def _refuse_size(opened: OpenedModel) -> None:
+    """A FlatBuffer's offsets have 31 bits; every variant is made from the float32 file."""
+    size = sum(math.prod(v.shape) for v in opened.variables) * 4
+    if size >= _LARGEST_BYTES:
+        raise UnsupportedError(
+            f"the weights take {human_size(size)} in float32, and a TFLite file holds less than"
+            " 2.15 GB",
+            hint="serve the SavedModel, or use the TF.js artifacts, which have no such limit",
+        )
 
 
 def _refuse_dtypes(opened: OpenedModel) -> None:
@@ -268,7 +282,7 @@ def _make_variant(
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
         card = {**job.manifest.card(), "runtime": to_json(runtime)}
         job.litert.call("embed_card", f"embedding the card of {target.id}", path=path, card=card)
-        artifact = _describe(job.manifest.name, target.mode, path, described, runtime)
+        artifact = describe(job.manifest.name, target.mode, path, described, runtime)
         detail.append(human_size(artifact.size_bytes))
         if target.calibrated:
             detail.append(f"{described['integer_op_share']:.0%} integer operators")
@@ -280,9 +294,10 @@ def _make_variant(
         job.float_files[target.id] = base
 
 
-def _describe(
+def describe(
     name: str, mode: str, path: Path, description: dict[str, Any], runtime: Runtime
 ) -> Artifact:
+    """The manifest's entry of a finished file, from what the LiteRT child said of it."""
     io = tuple(from_json(ArtifactTensor, end, f"tflite/{mode}") for end in description["io"])
     return Artifact(
         id=f"tflite/{mode}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager import bundle
+from packager import bundle, signing
 from packager.bundle import Manifest
 from packager.console import Reporter
 from packager.errors import GateFailed, PackagerError
@@ -52,18 +52,24 @@ class BundleCheck:
         }
 
 
-def verify_bundle(path: Path, reporter: Reporter, *, allow_code: bool = False) -> BundleCheck:
+def verify_bundle(
+    path: Path, reporter: Reporter, *, allow_code: bool = False, key: Path | None = None
+) -> BundleCheck:
     """Checks a bundle on this machine.
 
     Args:
         path: The bundle, or the folder of its versions.
         reporter: Where the stages are shown.
         allow_code: Run code that the bundle names; a Keras model that is code is skipped else.
+        key: The public key of who must have signed it.
 
     Raises:
-        BundleError: There is no bundle, or its manifest is damaged.
+        BundleError: There is no bundle, its manifest is damaged, or not signed by that key.
     """
     folder = bundle.find_bundle(path)
+    if key is not None:
+        with reporter.stage("check the signature"):
+            signing.check(folder, key)
     manifest = bundle.read_manifest(folder)
     with reporter.stage("compare hashes") as detail:
         problems = tuple(bundle.check_files(folder, manifest))

@@ -171,7 +171,7 @@ class _Verification:
             self._check_sizes(artifact, evaluation[1], self.source.evaluation)
         outputs = self._read(artifact, record)
         mode = artifact.quantization.mode if artifact.quantization else ""
-        if artifact.runtime.kind == "tflite" and mode.startswith("int"):
+        if artifact.runtime.kind == "tflite" and mode.startswith(("int", "qat_int")):
             self.kernels[artifact.id] = self._compare_kernels(artifact, runner, outputs)
         return outputs
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager import assets
+from packager import assets, sandbox
 from packager.bundle import Artifact
 from packager.errors import EnvironmentLacks, PackagerError
 
@@ -96,7 +96,13 @@ class Runner:
 
     def _call(self, *arguments: str) -> dict[str, Any]:
         limit = TFJS_TIMEOUT_S if self.name == "node" else TIMEOUT_S
-        with _started([*self.command, *arguments]) as process:
+        command = [*self.command, *arguments]
+        # The user trusts code that may run; it may need what a model has no right to.
+        is_trusted = "--allow-model-code" in arguments
+        if not is_trusted:
+            # Node.js reserves more addresses than there are.
+            command = sandbox.command(command, memory_limit=self.name != "node")
+        with _started(command, is_trusted=is_trusted) as process:
             try:
                 out, err = process.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
@@ -156,7 +162,7 @@ def stop_all() -> None:
 
 
 @contextlib.contextmanager
-def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def _started(command: list[str], *, is_trusted: bool) -> Iterator[subprocess.Popen[str]]:
     """Starts a runner that lives no longer than the block."""
     with _running.lock:
         if _running.stopped:
@@ -167,7 +173,11 @@ def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
+            env={
+                **(os.environ if is_trusted else sandbox.environment(os.environ)),
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+            },
         )
         _running.processes.add(process)
     try:

@@ -61,6 +61,7 @@ _OWN_FLAGS = (
     _Flag("version_transition", str, "availability_preserving", "or resource_preserving"),
     _Flag("gpu_allow_growth", _boolean, False, "take the GPU's memory as needed"),
     _Flag("allow_model_code", _boolean, False, "serve models that are Python code"),
+    _Flag("signature_key", Path, None, "public key (PEM) of who must have signed every bundle"),
     _Flag("auth_token_file", Path, None, "bearer tokens, one a line"),
     _Flag("access_log", str, "none", "none, text or json"),
     _Flag("max_body_bytes", int, 64 << 20, "largest body of an HTTP request"),

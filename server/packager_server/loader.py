@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager_server import eager_model, saved_model, storage
+from packager_server import eager_model, saved_model, signature, storage
 from packager_server.codes import Code, ServeError
 from packager_server.lifecycle import Loaded, ModelConfig
 from packager_server.metrics import Metrics
@@ -31,20 +31,26 @@ class VersionLoader:
         metrics: Where the warm-up is counted.
         warmup: Whether the recorded requests are run before the version counts as loaded.
         allow_code: Whether a model may be Python code.
+        key: The public key of who must have signed every bundle; see signature.py.
     """
 
     options: LoadOptions
     metrics: Metrics
     warmup: bool = True
     allow_code: bool = False
+    key: Any = None
 
     def __call__(self, config: ModelConfig, number: int, path: str) -> Loaded:
         """Returns the model in the folder `path`, warmed up.
 
         Raises:
-            ServeError: Files of a bundle are missing or changed, or a warm-up request failed.
+            ServeError: Files of a bundle are missing, changed or not signed, or a warm-up request
+                failed.
             Exception: Whatever TensorFlow raises for a damaged SavedModel.
         """
+        if self.key is not None:
+            # A remote folder has no manifest here, and is refused.
+            signature.check(Path(path), self.key)
         manifest = check_bundle(path)
         model = self._open(path, manifest)
         try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from flask import Flask
 
-from packager_server import flags, saved_model, text_config
+from packager_server import flags, saved_model, signature, text_config
 from packager_server.access import AccessLog
 from packager_server.asgi import HttpLimits, ServingApp
 from packager_server.codes import ServeError
@@ -74,9 +74,10 @@ class Server:
             self._tls = Tls(**text_config.read_tls(arguments.ssl_config_file))
         self._tokens = _tokens(arguments.auth_token_file)
         options = _load_options(arguments)
+        key = arguments.signature_key and signature.load_key(arguments.signature_key)
         self._core = ServingCore(
             lambda metrics: VersionLoader(
-                options, metrics, arguments.enable_model_warmup, arguments.allow_model_code
+                options, metrics, arguments.enable_model_warmup, arguments.allow_model_code, key
             ),
             lifecycle=_lifecycle(arguments),
             batching=_batching(arguments),

@@ -108,13 +108,22 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Watched]]:
         context.close()
 
 
+class ForAll(MountedFiles):
+    """A host whose files pages of other origins may read."""
+
+    def end_headers(self) -> None:
+        """Adds the header that allows it."""
+        self.send_header("Access-Control-Allow-Origin", "*")
+        super().end_headers()
+
+
 @pytest.fixture
-def serve() -> Iterator[Callable[[dict[str, Path]], str]]:
+def serve() -> Iterator[Callable[..., str]]:
     """Serves folders on a free port of this machine; returns the address of the root."""
     servers = []
 
-    def start(mounts: dict[str, Path]) -> str:
-        handler = functools.partial(MountedFiles, mounts=mounts)
+    def start(mounts: dict[str, Path], *, to_all: bool = False) -> str:
+        handler = functools.partial(ForAll if to_all else MountedFiles, mounts=mounts)
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -89,8 +89,11 @@ def test_the_page_answers_by_itself_and_finds_the_fastest_runtime(
         stored = max(golden[number]["outputs"]["digit"])
         assert best == pytest.approx(stored, abs=6e-4)
     assert "the fastest of" in page.locator("#why").inner_text()
-    remembered = page.evaluate("() => Object.values(localStorage)")
-    assert [text.split(":")[0] for text in remembered] in (["tfjs-wasm"], ["litert-wasm"])
+    kept = page.evaluate("() => ({ ...localStorage })")
+    chosen = [value for key, value in kept.items() if key.startswith("packager:fastest:")]
+    assert re.fullmatch(r"(tfjs|litert)-wasm:tf(js|lite)/\w+ [1-8]", chosen[0])
+    started = [value for key, value in kept.items() if key.startswith("packager:start:")]
+    assert started == [chosen[0].partition(":")[0]]
     assert page.evaluate("() => crossOriginIsolated") is True
     hosts = {urlsplit(address).netloc for address in watched.requests}
     assert len([host for host in hosts if host]) == 1
@@ -340,7 +343,7 @@ def test_a_bundle_that_cannot_be_opened_is_explained(
 
 def test_another_origin_must_allow_the_page(
     digits_bundle: Path,
-    serve: Callable[[dict[str, Path]], str],
+    serve: Callable[..., str],
     web_app: Callable[[Path], str],
     open_page: Callable[..., Watched],
 ) -> None:
@@ -350,6 +353,60 @@ def test_another_origin_must_allow_the_page(
     notice = watched.page.locator("#notice").inner_text()
     assert "Access-Control-Allow-Origin" in notice
     assert "CORS" in notice
+
+
+def test_a_bundle_of_another_origin_that_allows_the_page(
+    digits_bundle: Path,
+    serve: Callable[..., str],
+    web_app: Callable[[Path], str],
+    open_page: Callable[..., Watched],
+) -> None:
+    foreign = f"{serve({'digits': digits_bundle}, to_all=True)}/digits/"
+    watched = open_page(f"{web_app(digits_bundle)}/web/?bundle={foreign}&runtime=tfjs-wasm")
+    watched.page.wait_for_function(STATE, arg="tuned")
+    wait_for_label(watched, str(sample_label(digits_bundle, 0)))
+    hosts = {urlsplit(address).netloc for address in watched.requests if "/golden/" in address}
+    assert hosts == {urlsplit(foreign).netloc}
+
+
+def retold(**changes: Any) -> Callable[[Path], None]:
+    """Changes what the manifest says of the model; the artifacts stay as they are."""
+
+    def change(folder: Path) -> None:
+        path = folder / "manifest.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def test_several_labels_at_once(
+    digits_bundle: Path, tmp_path: Path, open_app: Callable[..., Watched]
+) -> None:
+    samples = json.loads((digits_bundle / "golden/samples.json").read_text())["samples"]
+    unsure = max(range(len(samples)), key=lambda i: sorted(samples[i]["outputs"]["digit"])[-2])
+    scores = samples[unsure]["outputs"]["digit"]
+    ranked = sorted(range(10), key=lambda digit: -scores[digit])
+    threshold = 0.9 * scores[ranked[1]]
+    present = [str(digit) for digit in ranked if scores[digit] >= threshold]
+    assert len(present) >= 2
+    change = retold(task="multilabel", threshold=threshold)
+    watched = open_app(changed_copy(digits_bundle, tmp_path / "bundle", change))
+    watched.page.locator("#samples button").nth(unsure).click()
+    wait_for_label(watched, ", ".join(present))
+    assert watched.page.locator("#bars .first").count() == len(present)
+
+
+def test_a_regression_shows_its_values(
+    digits_bundle: Path, tmp_path: Path, open_app: Callable[..., Watched]
+) -> None:
+    folder = changed_copy(digits_bundle, tmp_path / "bundle", retold(task="regression", labels=[]))
+    watched = open_app(folder)
+    wait_for_label(watched, "10 values")
+    (line,) = watched.page.locator("#bars .score").all_inner_texts()
+    stored = json.loads((folder / "golden/samples.json").read_text())["samples"][0]["outputs"]
+    shown = [float(text) for text in line.removesuffix(", …").split(", ")]
+    assert shown == pytest.approx(stored["digit"][:6], rel=1e-4, abs=2e-6)
+    assert real_problems(watched) == []
 
 
 def test_a_photo_of_50_megapixels(digits_bundle: Path, open_app: Callable[..., Watched]) -> None:

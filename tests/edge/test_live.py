@@ -294,6 +294,20 @@ class TestCameras:
         kept = np.asarray(Image.open(min(hits.iterdir())))
         np.testing.assert_array_equal(kept, np.load(tmp_path / "p.npy")[0])
 
+    def test_picamera2_that_vanishes(self, live, bundle, modules, expected, tmp_path):
+        module = tmp_path / "picamera2/picamera2.py"
+        text = module.read_text()
+        text = text.replace(
+            "return self.left[0]", "return self.left.pop() if self.left else gone()"
+        )
+        module.write_text(text + "\ndef gone():\n    raise RuntimeError('Camera timed out')\n")
+        watching = live("watch", bundle, "--camera", **modules["picamera2"])
+        for _ in range(2):
+            assert watching.answer()["top"] == expected[0]["top"]
+        code, err = watching.end()
+        assert code == 1
+        assert "released" in err and "Camera timed out" in err and "Traceback" not in err
+
     def test_no_camera_at_all(self, command, bundle):
         answer = command("watch", bundle, "--camera", "0")
         assert answer.code == 4

@@ -107,11 +107,12 @@ class TestBench:
             return real([sys.executable, "-c", code] if broken else argv, **options)
 
         monkeypatch.setattr(subprocess, "run", run)
-        answer = command("bench", bundle, "--runs", "1", "--threads", "1", "--json")
+        answer = command("bench", bundle, "--threads", "1", "--json")
         by_id = {entry["id"]: entry for entry in answer.json["artifacts"]}
         assert by_id["tflite/int8"]["status"] == "failed"
         assert "-6" in by_id["tflite/int8"]["reason"]
         assert by_id["tflite/uint8"]["status"] == "passed"
+        assert by_id["tflite/uint8"]["timed"] == 100
 
 
 class TestStreams:

@@ -117,6 +117,93 @@ def _example(word: str, sizes: np.ndarray) -> tf.train.Example:
     return tf.train.Example(features=tf.train.Features(feature={"word": text, "size": numbers}))
 
 
+class _Hostile(tf.Module):
+    """Doubles numbers, and does something else."""
+
+    def __init__(self, deed):
+        super().__init__()
+        self.factor = tf.Variable(2.0)
+        self.deed = deed
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+    def __call__(self, x):
+        with tf.control_dependencies([self.deed()]):
+            return {"y": self.factor * x}
+
+
+def hostile(folder: Path) -> None:
+    """Models that read, write or run Python when they are used; `trace` is what they write."""
+    trace = str(folder / "trace")
+    text = tf.constant("was here")
+
+    def in_a_branch():
+        return tf.cond(tf.reduce_sum(text_size(text)) > 0, write, tf.no_op)
+
+    def text_size(value):
+        return tf.strings.length([value])
+
+    def write():
+        return tf.io.write_file(trace, text)
+
+    deeds = {
+        "ReadFile": lambda: tf.io.read_file("/etc/hostname"),
+        "WriteFile": write,
+        "in_a_branch": in_a_branch,
+        "MatchingFiles": lambda: tf.io.matching_files("/etc/*"),
+        "PrintV2": lambda: tf.print("was here", output_stream=f"file://{trace}"),
+        "EagerPyFunc": lambda: tf.py_function(lambda: Path(trace).touch(), [], []),
+        "SaveV2": lambda: tf.raw_ops.SaveV2(
+            prefix=trace, tensor_names=["x"], shape_and_slices=[""], tensors=[text]
+        ),
+        "RestoreV2": lambda: tf.raw_ops.RestoreV2(
+            prefix=trace, tensor_names=["x"], shape_and_slices=[""], dtypes=[tf.string]
+        )[0],
+    }
+    for name, deed in deeds.items():
+        module = _Hostile(deed)
+        tf.saved_model.save(module, str(folder / name), signatures=module.__call__)
+    vocabularies(folder)
+
+
+def vocabularies(folder: Path) -> None:
+    """A table of words, from a file of the model and from any file of the machine."""
+    (folder / "words.txt").write_text("red\ngreen\n")
+
+    class Words(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = tf.lookup.StaticHashTable(
+                tf.lookup.TextFileInitializer(
+                    str(folder / "words.txt"),
+                    tf.string,
+                    tf.lookup.TextFileIndex.WHOLE_LINE,
+                    tf.int64,
+                    tf.lookup.TextFileIndex.LINE_NUMBER,
+                ),
+                -1,
+            )
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="word")])
+        def __call__(self, word):
+            return {"number": tf.cast(self.table.lookup(word), tf.float32)}
+
+    class Foreign(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="word")])
+        def __call__(self, word):
+            table = tf.raw_ops.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64)
+            tf.raw_ops.InitializeTableFromTextFileV2(
+                table_handle=table, filename="/etc/hostname", key_index=-2, value_index=-1
+            )
+            found = tf.raw_ops.LookupTableFindV2(
+                table_handle=table, keys=word, default_value=tf.constant(-1, tf.int64)
+            )
+            return {"number": tf.cast(found, tf.float32)}
+
+    for name, module in (("own_file", Words()), ("foreign_file", Foreign())):
+        tf.saved_model.save(module, str(folder / name), signatures=module.__call__)
+
+
 if __name__ == "__main__":
     keras3(Path(sys.argv[1]))
     tf1(Path(sys.argv[1]))
+    hostile(Path(sys.argv[1]))

@@ -1,5 +1,6 @@
 """SavedModels of several origins: their ends' names, their values, and clear refusals."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from packager import bundle
 from packager.children import Child
 from packager.errors import ModelError, UnsupportedError
+from packager.loaders import saved_model_ops
 from packager.loaders.model_file import identify
 from tests.conftest import ROOT, loaded, packager
 
@@ -157,3 +159,49 @@ def test_missing_variables(made, child, tmp_path, name):
     refused(child, tmp_path / name, str(tmp_path / name), "variables")
     shutil.rmtree(tmp_path / name / "variables")
     refused(child, tmp_path / name, str(tmp_path / name), "variables")
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        *((op, op) for op in ("ReadFile", "WriteFile", "MatchingFiles", "PrintV2", "EagerPyFunc")),
+        ("SaveV2", "SaveV2"),
+        ("RestoreV2", "RestoreV2"),
+        ("in_a_branch", "WriteFile"),
+        ("foreign_file", "InitializeTableFromTextFileV2"),
+    ],
+)
+def test_operations_that_do_more_than_compute_are_refused(made, name, op):
+    ran = packager("inspect", made / name)
+    assert ran.code == 2
+    assert f"{op} (in the function" in ran.err
+    assert f"add --allow-op {op}" in ran.err
+    assert not (made / "trace").exists()
+    with pytest.raises(ModelError):
+        identify(str(made / name), allow_ops=["NoOp"])
+    assert identify(str(made / name), allow_ops=[op]).format == "saved_model"
+
+
+def test_a_trusted_operation_can_be_allowed(made, child):
+    ran = packager("inspect", made / "ReadFile", "--allow-op", "ReadFile", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["inputs"][0]["name"] == "x"
+
+
+def test_a_vocabulary_of_the_model_s_own_is_read(made):
+    assert identify(str(made / "own_file")).format == "saved_model"
+    assert identify(str(made / "tf1")).format == "saved_model"
+
+
+def test_the_list_of_safe_operations_is_of_tensorflow_s(child):
+    code = (
+        "import os; os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
+        "import json, sys, tensorflow as tf\n"
+        "names = json.load(sys.stdin)\n"
+        "print(json.dumps([n for n in names if not hasattr(tf.raw_ops, n)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(sorted(saved_model_ops.safe_ops())),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == []

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -294,3 +295,17 @@ def test_the_card_is_found_without_a_flatbuffers_library(ops, tmp_path):
         text = content[start + 4 : start + 4 + length]
         cards += [json.loads(text)] if text.startswith(b"{") else []
     assert cards == [{"name": "größe", "version": 2}]
+
+
+def test_weights_beyond_the_format_s_limit_are_refused_before_the_work():
+    from packager.loaders.opened import OpenedModel
+    from packager.targets import tflite
+
+    def opened(*shapes):
+        variables = [SimpleNamespace(shape=shape) for shape in shapes]
+        return OpenedModel("keras3", "keras", (), (), lambda tensors: tensors, variables)
+
+    tflite._refuse_size(opened((2**14, 2**14), (2**14, 2**14 - 1024)))
+    with pytest.raises(UnsupportedError, match=r"2\.15 GB in float32") as caught:
+        tflite._refuse_size(opened((2**14, 2**14), (2**14, 2**14)))
+    assert "TF.js" in caught.value.hint

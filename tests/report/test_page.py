@@ -2,7 +2,9 @@
 
 import copy
 import hashlib
+import html.parser
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import sys
 import pytest
 
 from packager import report
+from packager.console import human_size
 from packager.report import page, results
 from tests.conftest import ROOT, packager
 
@@ -244,3 +247,95 @@ def test_without_the_drawing_package(document):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("4 the report's plots need vl-convert-python pip install")
+
+
+class Cells(html.parser.HTMLParser):
+    """The rows of every table of a page by the table's name: the texts of the cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables, self.open = {}, []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if given.get("role") == "region":
+            self.rows = self.tables[given.get("aria-label") or given["aria-labelledby"]] = []
+        elif tag == "tr" and hasattr(self, "rows"):
+            self.rows.append([])
+        elif tag in ("td", "th") and hasattr(self, "rows"):
+            self.rows[-1].append("")
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th") and self.open:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if self.open:
+            self.rows[-1][-1] += data
+
+
+def spread(value, random):
+    """The same document with numbers that occur nowhere else."""
+    if isinstance(value, dict):
+        return {key: spread(each, random) for key, each in value.items()}
+    if isinstance(value, list):
+        return [spread(each, random) for each in value]
+    return value * random.uniform(0.2, 0.8) if isinstance(value, float) else value
+
+
+def test_every_number_on_the_page_is_the_report_s(own, tmp_path):
+    assert merge(own, tmp_path, device(own)).code == 0
+    told = spread(report.read(own), random.Random(7))
+    parser = Cells()
+    parser.feed(page.render(told))
+    tables = {name: [row for row in rows if row][1:] for name, rows in parser.tables.items()}
+    measured, artifacts = told["measured"], told["artifacts"]
+    percent, number, size = page.percent, page.number, human_size
+    base = next(a["size_bytes"] for a in artifacts if a["id"] == "tflite/float32")
+    keys = ("accuracy", "drop", "agreement")
+    assert [row[:-1] for row in tables.pop("artifacts")] == [
+        [
+            a["id"], size(a["size_bytes"]), f"{a['size_bytes'] / base:.2f}",
+            *(percent(a["metrics"][key]) for key in keys),
+            number(a["metrics"]["max_abs_diff"]), number(a["metrics"]["mean_abs_diff"]),
+            number(told["results"][0]["artifacts"][0]["latency_ms"]["p50"])
+            if a["id"] == "tflite/int8" else "",
+        ]
+        for a in artifacts
+    ]  # fmt: skip
+    for name, entries in measured["layers"].items():
+        rows = tables.pop(f"Errors by layer of {name}")
+        assert rows == [[e["layer"], percent(e["error"])] for e in entries]
+    assert tables.pop("Calibrated ranges") == [
+        [r["layer"], number(r["min"]), number(r["max"])] for r in measured["calibration_ranges"]
+    ]
+    of = "Most frequent confusions of "
+    shown = [name for name in tables if name.startswith(of)]
+    assert len(shown) == 2
+    for name in shown:
+        assert tables.pop(name) == [
+            [told["labels"][m["target"]], told["labels"][m["answer"]], str(m["count"])]
+            for m in measured["confusion"][name.removeprefix(of)]["most"]
+        ]
+    times = "\N{MULTIPLICATION SIGN}"
+    assert tables.pop("operators") == [
+        [
+            a["id"], percent(a["quantization"]["integer_op_share"]),
+            ", ".join(a["quantization"]["float_ops"]) or "none",
+            ", ".join(f"{n} {times} {op}" for op, n in measured["operators"][a["id"]].items()),
+        ]
+        for a in artifacts if a["id"] in measured["operators"]
+    ]  # fmt: skip
+    (entry,) = told["results"][0]["artifacts"]
+    times = [number(entry["latency_ms"][key]) for key in ("p50", "p90", "p99")]
+    assert tables.pop("machines")[-1][3:] == [
+        number(entry["max_abs_diff"]), *times, number(entry["load_ms"]), "45.0 MB",
+    ]  # fmt: skip
+    assert tables.pop("Checksums") == [
+        [path, size(f["bytes"]), f["sha256"]] for path, f in told["files"].items()
+    ]
+    assert tables.pop("Stages") == [
+        [s["name"], str(s["seconds"]), s["detail"]] for s in told["stages"]
+    ]
+    assert set(tables) == {"ends", "provenance"}

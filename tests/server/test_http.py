@@ -1,5 +1,6 @@
 """The running server beyond the protocol: pictures, limits, attacks, and the book's clients."""
 
+import base64
 import json
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import requests
 from PIL import Image
 
+from tests.browser.conftest import chromium, open_page, web_app  # noqa: F401
 from tests.conftest import ROOT
 from tests.server import replay
 
@@ -275,6 +277,65 @@ def test_pictures_get_the_device_runners_answer(digits, digits_bundle, tmp_path)
         scores = {one["label"]: one["score"] for one in found["top"]}
         for one in expected["top"]:
             assert scores[one["label"]] == pytest.approx(one["score"], abs=1e-5)
+
+
+IN_THE_BROWSER = """async ([runtime, photos]) => {
+  const { loadBundle } = await import('/web/packager.js');
+  const model = await loadBundle('/', { runtime });
+  const found = [];
+  for (const photo of photos) {
+    const blob = await (await fetch('data:image/jpeg;base64,' + photo)).blob();
+    found.push(await model.predict(model.inputsOf(blob), { top: 10 }));
+  }
+  const { id } = model.runtime;
+  model.dispose();
+  return { id, answers: found.map(({ answers }) => answers) };
+}"""
+
+
+def scores(top):
+    return {one["label"]: one["score"] for one in top}
+
+
+@pytest.mark.browser
+@pytest.mark.node
+def test_one_photo_gets_one_answer(digits, digits_bundle, shared, web_app, open_page):  # noqa: F811
+    """The server's image endpoint, the device runner and the browser on real photos.
+
+    Float files agree on all ten scores to 0.1 % of each, however small: to a digit classifier a
+    photo is an 8, and only the small scores tell photos apart. The int8 file gives the same label
+    and, as its scores have steps of 1/256, scores within 0.01.
+    """
+    photos = sorted((shared / "data/images").glob("*.jpg"))
+    assert len(photos) == 4
+    by_server = []
+    for photo in photos:
+        target = "/api/v1/models/digits:image?top=10"
+        status, _, body = digits.send("POST", target, photo.read_bytes())
+        assert status == 200, body
+        by_server.append(json.loads(body))
+    device = [sys.executable, ROOT / "edge/run.py", "predict", digits_bundle, *photos, "--json"]
+    found = {}
+    for artifact in ("tflite/float32", "tflite/int8"):
+        done = subprocess.run(
+            [*device, "--top", "10", "--artifact", artifact],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        lines = map(json.loads, done.stdout.splitlines())
+        found[artifact] = [scores(line["top"]) for line in lines]
+    page = open_page(f"{web_app(digits_bundle)}/web/example.html").page
+    encoded = [base64.b64encode(photo.read_bytes()).decode() for photo in photos]
+    for runtime in ("tfjs-wasm", "litert-wasm"):
+        answers = page.evaluate(IN_THE_BROWSER, [runtime, encoded])
+        found[answers["id"]] = [scores(top) for top in answers["answers"]]
+    assert len(found) == 4
+    floats = {"rel": 1e-3, "abs": 1e-30}
+    assert scores(by_server[0]["top"]) != pytest.approx(scores(by_server[1]["top"]), **floats)
+    for name, by_photo in found.items():
+        for photo, answer, wanted in zip(photos, by_photo, by_server, strict=True):
+            allowed = {"abs": 0.01} if name == "tflite/int8" else floats
+            assert max(answer, key=answer.get) == wanted["label"], (name, photo.name)
+            assert answer == pytest.approx(scores(wanted["top"]), **allowed), (name, photo.name)
 
 
 def test_a_keras_file_is_served_eagerly(serving, replay_models):

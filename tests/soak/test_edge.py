@@ -101,3 +101,24 @@ def test_watching_a_camera(digits_bundle, tmp_path, capsys):
         process.stdout.read()
     assert count > 200
     check_growth(first, last, capsys)
+
+
+def test_install_for_real(digits_bundle, tmp_path):
+    """What install.sh sets up on this machine verifies a bundle; pip downloads the packages."""
+    venv = tmp_path / "venv"
+    # Without what the environment of the tests offers, as on a device.
+    paths = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+    script = ["sh", ROOT / "edge" / "install.sh", "--venv", venv, "--python", sys.executable]
+    done = subprocess.run(
+        script, capture_output=True, text=True, env={**os.environ, **paths}, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "chosen: ai-edge-litert" in done.stdout
+    verify = [venv / "bin/python", RUNNER, "verify", digits_bundle, "--json"]
+    done = subprocess.run(
+        verify, capture_output=True, text=True, env={**os.environ, **paths}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["runtime"]["name"] == "ai-edge-litert"
+    assert {entry["status"] for entry in report["artifacts"]} == {"passed"}

@@ -130,18 +130,16 @@ async function thumbnail(sample) {
   return image;
 }
 
-async function showSamples() {
-  const samples = await context.model.samples();
+function showButtons(samples) {
   $('samples-title').hidden = samples.length === 0;
-  const buttons = await Promise.all(samples.map(async (sample, i) => {
+  const buttons = samples.map((sample, i) => {
     const name = `Sample ${i + 1}${labelText(sample)}`;
-    const button = make('button', { type: 'button', 'aria-label': name, 'aria-pressed': 'false', title: name },
-      await thumbnail(sample));
+    const button = make('button', { type: 'button', 'aria-label': name, 'aria-pressed': 'false', title: name });
     button.addEventListener('click', () => showSample(sample, button));
     return button;
-  }));
+  });
   $('samples').replaceChildren(...buttons.map((button) => make('li', {}, button)));
-  return samples.length > 0 ? { sample: samples[0], button: buttons[0] } : undefined;
+  return buttons;
 }
 
 // Light ink on dark paper, or the other way round: what most of the samples have.
@@ -246,21 +244,22 @@ export async function start(model, predictor, addRow) {
   context = { model, predictor, addRow };
   const { inputs } = model.manifest;
   const image = inputs.length === 1 ? inputs[0].image : undefined;
-  const first = await showSamples();
+  const isSmall = image?.channels === 'gray' && Math.max(image.width, image.height) <= DRAWABLE;
+  const samples = await model.samples();
+  const buttons = showButtons(samples);
+  $('tab-camera').hidden = !image || !camera.isSupported();
+  $('tab-draw').hidden = !isSmall;
   select('image');
   listenForFiles();
   listenForSources();
-  if (image) {
-    $('tab-camera').hidden = !camera.isSupported();
-    const isSmall = image.channels === 'gray' && Math.max(image.width, image.height) <= DRAWABLE;
-    $('tab-draw').hidden = !isSmall;
-    if (isSmall) {
-      pad.start(await isDark(await model.samples()), (drawn) => {
-        press(undefined);
-        predictor.latest(model.inputsOf(drawn));
-      });
-    }
-  }
-  if (first !== undefined) await showSample(first.sample, first.button);
+  if (samples.length > 0) await showSample(samples[0], buttons[0]);
   else showText(image ? 'choose an image' : 'choose a .npy file');
+  // The rest of the samples' files can wait for the first answer.
+  await Promise.all(samples.map(async (one, i) => buttons[i].append(await thumbnail(one))));
+  if (isSmall) {
+    pad.start(await isDark(samples), (drawn) => {
+      press(undefined);
+      predictor.latest(model.inputsOf(drawn));
+    });
+  }
 }

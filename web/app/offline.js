@@ -3,6 +3,15 @@
 const RELOADED = 'packager:isolated';
 const PATIENCE_MS = 4000;
 
+let registered;
+
+function register() {
+  registered ??= navigator.serviceWorker.register('sw.js', { updateViaCache: 'none' });
+  registered.catch(() => {}); // the page works without it
+  return registered;
+}
+
+const isPossible = () => 'serviceWorker' in navigator && isSecureContext;
 const isControlled = () => navigator.serviceWorker.controller !== null;
 
 function controlled() {
@@ -25,24 +34,25 @@ function mayReload() {
 }
 
 /**
- * Registers the service worker, and reloads the page once where only its headers allow threads.
+ * Reloads the page once, with a service worker, where only the worker's headers allow threads.
  *
  * @returns {Promise<boolean>} Whether the page goes on; false while it is being reloaded.
  */
 export async function prepare() {
-  if (!('serviceWorker' in navigator) || !isSecureContext) return true;
-  const registered = navigator.serviceWorker.register('sw.js', { updateViaCache: 'none' });
-  registered.catch(() => {}); // the page works without it
-  if (crossOriginIsolated) return true;
-  const worked = await registered.then(controlled, () => false);
+  if (!isPossible() || crossOriginIsolated) return true;
+  const worked = await register().then(controlled, () => false);
   if (!worked || !mayReload()) return true;
   location.reload();
   return false;
 }
 
-/** Tells the service worker to keep what was loaded before it controlled the page. */
+/**
+ * Tells the service worker to keep what was loaded before it controlled the page. It is installed
+ * by the first call: while a page starts, it would only be in the way.
+ */
 export async function keep(urls) {
-  if (!('serviceWorker' in navigator) || !isSecureContext) return;
+  if (!isPossible()) return;
+  if (!await register().catch(() => undefined)) return;
   const { active } = await navigator.serviceWorker.ready;
   const own = new URL('../', import.meta.url).href;
   active.postMessage({ keep: urls.filter((url) => url.startsWith(own)) });

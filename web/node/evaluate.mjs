@@ -4,7 +4,8 @@ import { mkdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 
 import { readTfjs } from '../bundle.js';
-import { load, RuntimeError } from '../runtimes/tfjs.js';
+import { RuntimeError } from '../runtimes/error.js';
+import { load } from '../runtimes/tfjs.js';
 import { inside } from './files.mjs';
 import { NpyReader, NpyWriter } from './npy.mjs';
 import { loadTf } from './tf.mjs';

@@ -1,6 +1,6 @@
 // Runs TFLite artifacts of batch 1 with LiteRT.js; the interface is that of tfjs.js.
 
-import { RuntimeError } from './tfjs.js';
+import { RuntimeError } from './error.js';
 
 const ARRAYS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 

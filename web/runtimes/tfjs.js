@@ -7,16 +7,9 @@
 //     runtime.describe(); runtime.dispose();
 
 import '../packager-layers.js';
+import { RuntimeError } from './error.js';
 
 const { packagerLayers } = globalThis;
-
-/** A model that cannot be loaded or run, or inputs that do not fit it. */
-export class RuntimeError extends Error {
-  constructor(message, { cause } = {}) {
-    super(message, { cause });
-    this.name = 'RuntimeError';
-  }
-}
 
 async function selectBackend(tf, backend) {
   if (backend === undefined) {

@@ -1,0 +1,163 @@
+"""Starts the training process and shows what it tells. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from packager.bundle import Manifest
+from packager.children import Child
+from packager.config import Config
+from packager.console import Reporter
+from packager.errors import ConversionError
+from packager.quantize.qat import samples
+from packager.quantize.qat.samples import TrainingSamples
+from packager.quantize.qat.settings import Qat
+
+
+@contextlib.contextmanager
+def started(settings: Qat, reporter: Reporter, work: Path) -> Iterator[Child]:
+    """Yields the training process, with its devices set up."""
+    child = Child(
+        "packager.quantize.qat.worker",
+        verbose=reporter.verbose,
+        temporary=work,
+        # Workers of one job reach each other by the network, and find each other by TF_CONFIG.
+        trusted=True,
+        # Training may use the GPUs that the user's shell allows.
+        environment={"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")},
+    )
+    with child:
+        given = {key: value for key, value in asdict(settings).items() if key != "checkpoints"}
+        lost = _Lost()
+        child.on_event = lost
+        with lost.explained():
+            devices = child.call("start", "setting up the devices", keep=True, settings=given)
+        if settings.strategy != "none" and not reporter.quiet:
+            reporter.rich.print(f"  {settings.strategy} on {', '.join(devices)}", markup=False)
+        yield child
+
+
+def train(
+    child: Child,
+    config: Config,
+    manifest: Manifest,
+    data: TrainingSamples,
+    checkpoints: Path,
+    calibration: Path | None,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Trains in the process, whose model is open, and shows how it goes.
+
+    Raises:
+        PackagerError: What the training raised.
+    """
+    answer = {
+        "task": manifest.task,
+        "activations": [output.activation for output in manifest.outputs],
+        "threshold": manifest.threshold,
+        "labelled": data.labelled,
+    }
+    with Display(reporter) as display:
+        lost = _Lost(display.show)
+        child.on_event = lost
+        with lost.explained():
+            outcome: dict[str, Any] = child.call(
+                "train",
+                "training",
+                samples=data.folder,
+                answer=answer,
+                checkpoints=checkpoints,
+                digest=samples.digest(manifest, data, config.qat),
+                calibration=calibration,
+            )
+    if outcome["stopped"]:
+        reporter.warn(f"training stopped: {outcome['stopped']}")
+    return outcome
+
+
+class _Lost:
+    """Keeps the last words of a process that ends itself, to raise them in place of its end."""
+
+    def __init__(self, show: Any = None) -> None:
+        self._show = show
+        self._words = ""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if "fatal" in event:
+            self._words = event["fatal"]
+        elif self._show:
+            self._show(event)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises the last words, if there were any."""
+        try:
+            yield
+        except ConversionError as error:
+            if not self._words:
+                raise
+            raise ConversionError(
+                f"distributed training: {self._words}; a worker is gone, or was never reached",
+                hint="look at the other workers, then start all again: the training goes on from"
+                " its last checkpoint",
+            ) from error
+
+
+class Display:
+    """The progress of a training: a bar on a terminal, and one line per epoch."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._bar: Any = None
+
+    def __enter__(self) -> Display:
+        import sys
+
+        if not self._reporter.quiet and sys.stderr.isatty():
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
+
+            self._bar = Progress(
+                TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(),
+                TimeRemainingColumn(), console=self._reporter.rich, transient=True,
+            )  # fmt: skip
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=None)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, event: dict[str, Any]) -> None:
+        """Shows one thing that the process told."""
+        if "resumed" in event:
+            text = f"go on after step {event['resumed']} of {event['of']}"
+            self._reporter.done("checkpoint found", 0.0, text)
+        elif "epoch_done" in event:
+            name = f"epoch {event['epoch_done']}/{event['epochs']}"
+            if not event["epoch_done"]:
+                name = "before training"
+            self._reporter.done(name, event["seconds"], _figures(event))
+        elif self._bar is not None:
+            self._bar.update(
+                self._task,
+                completed=event["step"],
+                total=event["of"],
+                description=f"epoch {event['epoch']}  {_figures(event)}",
+            )
+
+
+def _figures(event: dict[str, Any]) -> str:
+    known = ("loss", "accuracy", "agreement", "val_loss", "val_accuracy", "val_agreement")
+    return ", ".join(f"{name} {event[name]:.4f}" for name in known if name in event)
