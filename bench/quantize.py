@@ -44,7 +44,7 @@ x, y = (stored["x"] / 255).astype("float32")[..., None], stored["y"]
 inputs = h = keras.Input((28, 28, 1), name="image")
 def conv(h, n, s=1, k=3, act=True):
     h = layers.Conv2D(n, k, s, "same", use_bias=False)(h)
-    h = layers.BatchNormalization()(h)
+    h = layers.BatchNormalization(momentum=0.9)(h)
     return layers.ReLU(6.0)(h) if act else h
 h = conv(h, 16, 2)
 for filters, stride, repeats in ((16, 1, 1), (24, 2, 2), (32, 2, 2)):
@@ -52,13 +52,13 @@ for filters, stride, repeats in ((16, 1, 1), (24, 2, 2), (32, 2, 2)):
         skip, s = h, stride if i == 0 else 1
         h = conv(h, h.shape[-1] * 6, k=1)
         h = layers.DepthwiseConv2D(3, s, "same", use_bias=False)(h)
-        h = layers.ReLU(6.0)(layers.BatchNormalization()(h))
+        h = layers.ReLU(6.0)(layers.BatchNormalization(momentum=0.9)(h))
         h = conv(h, filters, k=1, act=False)
         h = layers.Add()([skip, h]) if skip.shape == h.shape else h
 h = layers.GlobalAveragePooling2D()(conv(h, 128, k=1))
 model = keras.Model(inputs, layers.Dense(10, "softmax", name="digit")(h), name="mobile")
 model.compile(keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy")
-model.fit(x, y, batch_size=64, epochs=8, verbose=0)
+model.fit(x, y, batch_size=64, epochs=12, verbose=0)
 model.save(sys.argv[2])
 """
 
