@@ -90,8 +90,10 @@ def same(one, other):
     assert len(one["losses"]) == len(other["losses"]) == 2 * (198 // 32)
     assert np.ptp(one["losses"]) > 0.05
     np.testing.assert_allclose(one["losses"][0], other["losses"][0], rtol=1e-5)
-    # Sums in another order move values over a rounding border, and the next steps with them.
-    np.testing.assert_allclose(one["losses"], other["losses"], rtol=0.02, atol=2e-3)
+    # Sums in another order move values over a rounding border, and the next steps with them; with
+    # SGD in place of Adam the second step differs by 1e-7, the weights by 1e-6.
+    np.testing.assert_allclose(one["losses"], other["losses"], rtol=0.06)
+    np.testing.assert_allclose(*(run["history"][-1]["val_loss"] for run in (one, other)), rtol=0.03)
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
@@ -186,6 +188,27 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(made, alone, tmp_pat
     assert [[e[k] for k in keys] for e in result["history"]] == pytest.approx(
         [[e[k] for k in keys] for e in alone["history"]], rel=1e-4
     )
+
+
+def test_an_interrupted_build_goes_on(made, tmp_path):
+    command = [
+        sys.executable, "-m", "packager", "build", made / "tiny.keras", "--task", "classification",
+        "--train", made / "train.npz", "--qat-epochs", "30", "--qat-checkpoint-steps", "3",
+        "--only", "tflite/qat_int8", "--output", tmp_path, "--no-verify",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as first:
+        wait_for(tmp_path / ".tiny.qat" / "checkpoint.npz")
+        first.send_signal(signal.SIGINT)
+        _, errors = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "the same command goes on from its checkpoint" in errors
+    assert [path.name for path in tmp_path.iterdir()] == [".tiny.qat"]
+    again = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "checkpoint found" in again.stderr
+    assert "epoch 30/30" in again.stderr
+    assert not (tmp_path / ".tiny.qat").exists()
 
 
 def test_the_seed_decides(made, alone):

@@ -66,6 +66,7 @@ class Checkpoints:
 
 def remove(folder: Path) -> None:
     """Removes a training's checkpoint, and its folder where nothing else is in it."""
-    (folder / NAME).unlink(missing_ok=True)
+    for path in (folder / NAME, *folder.glob(f".{NAME}.*")):
+        path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
