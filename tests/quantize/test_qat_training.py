@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from packager.children import Child
-from packager.errors import ConfigError, ConversionError, PackagerError
+from packager.errors import ChildCrashed, ConfigError, PackagerError
 from tests.conftest import ROOT, packager
 
 pytestmark = [pytest.mark.tf, pytest.mark.soak]
@@ -142,8 +142,9 @@ def test_a_killed_worker_ends_the_job_and_a_restart_resumes(made, alone, tmp_pat
     with pytest.raises(PackagerError) as raised:
         chief.result()
     assert time.monotonic() - killed < 150
-    fatal = [event for event in chief.events if "fatal" in event]
-    assert "another worker was lost" in raised.value.message or fatal
+    # The message, or the end of the process that `process.py` explains.
+    lost = "another worker was lost" in raised.value.message
+    assert lost or isinstance(raised.value, ChildCrashed)
     other.child.close(at_once=True)
     stored = steps_in(shared)
     assert stored >= 2
@@ -241,9 +242,10 @@ def test_bfloat16_learns_too(made, alone):
 
 def test_no_worker_comes(made):
     run = Run(made, environment=cluster()[0], strategy="multiworker", worker_timeout=20)
-    with pytest.raises(ConversionError):
+    begun = time.monotonic()
+    with pytest.raises(ChildCrashed, match="the process that was starting died"):
         run.result()
-    assert any("no progress for 20 s" in event["fatal"] for event in run.events if "fatal" in event)
+    assert time.monotonic() - begun < 120
 
 
 @pytest.mark.parametrize(
