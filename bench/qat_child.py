@@ -160,7 +160,10 @@ def train_tfmot(folder: Path, seeds: int, epochs: int, count: int, rate: float) 
             # The tenth that the other loop holds out.
             part = int(count * 0.9)
             model.fit(x[:part], y[:part], epochs=epochs * longer, verbose=0, callbacks=[Times()])
-            converter = tf.lite.TFLiteConverter.from_keras_model(model)
+            spec = tf.TensorSpec((1, 28, 28, 1), name="image")
+            function = tf.function(lambda image: model(image, training=False))  # noqa: B023
+            fixed = function.get_concrete_function(spec)
+            converter = tf.lite.TFLiteConverter.from_concrete_functions([fixed], model)
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.inference_input_type = converter.inference_output_type = tf.int8
             raw = folder / "tfmot.raw"

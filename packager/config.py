@@ -293,6 +293,8 @@ def _field(start: Any, name: str, value: object, key: str, values: Values) -> An
 def _to_mapping(config: Config, folder: Path) -> dict[str, Any]:
     """Returns `config` as it stands in a file in `folder`."""
     found = _plain(config, folder)
+    if config.train is None:
+        del found["qat"]
     shapes = found["model"]["input_shape"]
     if set(shapes) == {""}:
         found["model"]["input_shape"] = shapes[""]

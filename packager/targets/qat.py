@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager.bundle import Runtime, to_json
 from packager.console import human_size
+from packager.errors import PackagerError
 from packager.quantize.qat import checkpoints, process, samples
 from packager.quantize.qat.samples import TrainingSamples
 from packager.targets import Target, tflite
@@ -52,9 +55,28 @@ def make(job: Job, data: TrainingSamples) -> None:
         job.source.again(child)
         child.call("shapes", "setting shapes", input_shapes=job.config.model.input_shape)
         ranges = job.data.calibration_inputs if job.data else None
-        outcome = process.train(child, job.config, job.manifest, data, folder, ranges, job.reporter)
+        with _kept(folder, job):
+            outcome = process.train(
+                child, job.config, job.manifest, data, folder, ranges, job.reporter
+            )
         _write(job, target, child, data, outcome)
         checkpoints.remove(folder)
+
+
+@contextlib.contextmanager
+def _kept(folder: Path, job: Job) -> Iterator[None]:
+    """Says what an interrupted training leaves."""
+    try:
+        yield
+    except PackagerError:
+        raise
+    except BaseException:
+        if (folder / checkpoints.NAME).exists():
+            job.reporter.warn(
+                "the training was interrupted; the same command goes on from its checkpoint in"
+                f" {folder}"
+            )
+        raise
 
 
 def _write(

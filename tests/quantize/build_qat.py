@@ -1,4 +1,4 @@
-"""Writes twins of one operator each and their int8 file: python build_qat.py FOLDER [NAME...].
+"""Writes twins of one operator each and their int8 file: python build_qat.py FOLDER NAME...
 
 All are branches of one model, so that one conversion does for all. Weights differ in size by
 channel, so that a kernel that mixes up scales cannot pass.
@@ -259,10 +259,8 @@ def write(folder, chosen):
 
 
 def main(folder, chosen):
-    integer = [name for name in MODELS if not name.startswith("float_")]
-    write(folder / "integer", chosen or integer)
-    if not chosen:
-        write(folder / "float", [name for name in MODELS if name.startswith("float_")])
+    kind = "float" if chosen[0].startswith("float_") else "integer"
+    write(folder / kind, chosen)
 
 
 if __name__ == "__main__":

@@ -27,24 +27,43 @@ def names():
     return [x.split('"')[1] for x in lines if x.startswith('    "')]
 
 
-INTEGER = [name for name in names() if not name.startswith("float_")]
+ALL = [name for name in names() if not name.startswith("float_")]
+# One of each kind of kernel; all others are in the soak, because building them takes 30 s.
+FEW = ["conv_bn_relu", "depthwise_bn_relu6", "dense_softmax", "concatenated", "residual"]
+INTEGER = [
+    *FEW,
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ALL if name not in FEW),
+]
 
 
-@pytest.fixture(scope="session")
-def ops(once):
-    """The twins of all operators and their int8 file, and what the device runner gives."""
+def build(once, kind, chosen):
+    """The twins of some operators and their int8 file, and what the device runner gives."""
 
     def make(folder):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, SCRIPT, folder],
-            capture_output=True, text=True, env=environment, check=False,
-        )  # fmt: skip
+        command = [sys.executable, SCRIPT, folder, *chosen]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
-        for kind in ("integer", "float"):
-            run(folder / kind)
+        run(folder / kind)
 
-    return once("qat-ops", make)
+    return once(f"qat-{kind}-{len(chosen)}", make) / kind
+
+
+@pytest.fixture(scope="session")
+def few(once):
+    return build(once, "integer", FEW)
+
+
+@pytest.fixture(scope="session")
+def every(once):
+    return build(once, "integer", ALL)
+
+
+@pytest.fixture
+def folder(request):
+    """Where the operator that is asked for was built."""
+    few = request.node.callspec.params["name"] in FEW
+    return request.getfixturevalue("few" if few else "every")
 
 
 def run(folder):
@@ -77,8 +96,8 @@ def steps_off(folder, name):
 
 
 @pytest.mark.parametrize("name", INTEGER)
-def test_the_int8_file_is_the_twin(ops, name):
-    off = steps_off(ops / "integer", name)
+def test_the_int8_file_is_the_twin(folder, name):
+    off = steps_off(folder, name)
     if name in NETWORKS:
         assert np.mean(off <= 1.01) >= 0.99
         assert off.max() <= 6
@@ -87,36 +106,51 @@ def test_the_int8_file_is_the_twin(ops, name):
 
 
 @pytest.mark.parametrize("name", INTEGER)
-def test_the_twin_is_near_the_float_model(ops, name):
-    with loaded(ops / "integer" / "float.npz") as floats:
+def test_the_twin_is_near_the_float_model(folder, name):
+    with loaded(folder / "float.npz") as floats:
         wanted = floats[f"y_{name}"]
-    with loaded(ops / "integer" / "twin.npz") as twin:
+    with loaded(folder / "twin.npz") as twin:
         given = twin[f"y_{name}"]
     assert np.abs(given - wanted).mean() <= 0.02 * np.ptp(wanted)
     assert np.abs(given - wanted).max() > 0
 
 
-def test_all_operators_are_integers(ops):
-    found = described(ops / "integer")
+def all_integers(found):
     assert found["float_ops"] == []
     assert found["integer_op_share"] == 1.0
     assert {end["dtype"] for end in found["io"]} == {"int8"}
     assert found["float_layers"] == []
 
 
-def test_stripping_gives_the_weights_back(ops):
-    with (
-        loaded(ops / "integer" / "float.npz") as floats,
-        loaded(ops / "integer" / "stripped.npz") as stripped,
-    ):
-        assert len(floats) == len(INTEGER)
+def test_these_operators_are_integers(few):
+    all_integers(described(few))
+
+
+@pytest.mark.soak
+def test_all_operators_are_integers(every):
+    all_integers(described(every))
+
+
+def gives_weights_back(folder, count):
+    with loaded(folder / "float.npz") as floats, loaded(folder / "stripped.npz") as stripped:
+        assert len(floats) == count
         for name, wanted in floats.items():
             np.testing.assert_array_equal(stripped[name], wanted)
 
 
-def test_a_layer_without_a_rule_stays_float_and_is_named(ops):
-    found = described(ops / "float")
+def test_stripping_gives_the_weights_back(few):
+    gives_weights_back(few, len(FEW))
+
+
+@pytest.mark.soak
+def test_stripping_gives_all_weights_back(every):
+    gives_weights_back(every, len(ALL))
+
+
+@pytest.mark.soak
+def test_a_layer_without_a_rule_stays_float_and_is_named(once):
+    folder = build(once, "float", ["float_elu"])
+    found = described(folder)
     assert found["float_ops"] == ["ELU"]
     assert [kind for _, kind in found["float_layers"]] == ["ELU"]
-    off = steps_off(ops / "float", "float_elu")
-    assert np.mean(off <= 1.01) >= 0.99
+    assert np.mean(steps_off(folder, "float_elu") <= 1.01) >= 0.99

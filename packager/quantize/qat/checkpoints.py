@@ -33,7 +33,7 @@ class Checkpoints:
     def load(self) -> dict[str, Any] | None:
         """Returns what `save` was given, or None where there is no such checkpoint."""
         try:
-            with np.load(self._path, allow_pickle=False) as stored:
+            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 state: dict[str, Any] = json.loads(str(stored["state"]))
                 if state.pop("digest") != self._digest:
                     return None
@@ -66,6 +66,7 @@ class Checkpoints:
 
 def remove(folder: Path) -> None:
     """Removes a training's checkpoint, and its folder where nothing else is in it."""
-    (folder / NAME).unlink(missing_ok=True)
+    for path in (folder / NAME, *folder.glob(f".{NAME}.*")):
+        path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -13,7 +13,7 @@ from packager.bundle import Manifest
 from packager.children import Child
 from packager.config import Config
 from packager.console import Reporter
-from packager.errors import ConversionError
+from packager.errors import ChildCrashed, ConversionError
 from packager.quantize.qat import samples
 from packager.quantize.qat.samples import TrainingSamples
 from packager.quantize.qat.settings import Qat
@@ -33,9 +33,7 @@ def started(settings: Qat, reporter: Reporter, work: Path) -> Iterator[Child]:
     )
     with child:
         given = {key: value for key, value in asdict(settings).items() if key != "checkpoints"}
-        lost = _Lost()
-        child.on_event = lost
-        with lost.explained():
+        with _explained(settings):
             devices = child.call("start", "setting up the devices", keep=True, settings=given)
         if settings.strategy != "none" and not reporter.quiet:
             reporter.rich.print(f"  {settings.strategy} on {', '.join(devices)}", markup=False)
@@ -63,9 +61,8 @@ def train(
         "labelled": data.labelled,
     }
     with Display(reporter) as display:
-        lost = _Lost(display.show)
-        child.on_event = lost
-        with lost.explained():
+        child.on_event = display.show
+        with _explained(config.qat):
             outcome: dict[str, Any] = child.call(
                 "train",
                 "training",
@@ -80,32 +77,20 @@ def train(
     return outcome
 
 
-class _Lost:
-    """Keeps the last words of a process that ends itself, to raise them in place of its end."""
-
-    def __init__(self, show: Any = None) -> None:
-        self._show = show
-        self._words = ""
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        if "fatal" in event:
-            self._words = event["fatal"]
-        elif self._show:
-            self._show(event)
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raises the last words, if there were any."""
-        try:
-            yield
-        except ConversionError as error:
-            if not self._words:
-                raise
-            raise ConversionError(
-                f"distributed training: {self._words}; a worker is gone, or was never reached",
-                hint="look at the other workers, then start all again: the training goes on from"
-                " its last checkpoint",
-            ) from error
+@contextlib.contextmanager
+def _explained(settings: Qat) -> Iterator[None]:
+    """Says of a process that ended itself why it did; see `worker._Watch`."""
+    try:
+        yield
+    except ChildCrashed as error:
+        if settings.strategy != "multiworker":
+            raise
+        raise ConversionError(
+            f"distributed training: {error.message}; it ends itself after"
+            f" {settings.worker_timeout} s without progress, when a worker is gone or never came",
+            hint="look at the other workers and at TF_CONFIG, then start all again: the training"
+            " goes on from its last checkpoint",
+        ) from error
 
 
 class Display:

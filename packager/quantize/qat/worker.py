@@ -6,9 +6,7 @@ Run as `python -m packager.quantize.qat.worker`; see `packager.children`.
 from __future__ import annotations
 
 import dataclasses
-import os
-import threading
-import time
+import faulthandler
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ class Trainer:
             k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
         }
         self._settings = dataclasses.replace(Qat(), **given)
-        with _watched(self._settings, "waiting for the other workers"):
+        with _Watch(self._settings):
             self._strategy, found = devices.start(self._settings)
         return found
 
@@ -80,10 +78,10 @@ class Trainer:
         ranges = [np.load(Path(calibration) / f"{end.name}.npy") for end in opened.inputs] if (
             calibration
         ) else None  # fmt: skip
-        with _watched(self._settings, "training") as alive:
+        with _Watch(self._settings) as watch:
 
             def progress(event: dict[str, Any]) -> None:
-                alive()
+                watch.alive()
                 if chief:
                     tell(event)
 
@@ -139,35 +137,28 @@ class Trainer:
         return inputs, wanted
 
 
-class _watched:
-    """Ends this process with a message when a distributed step does not come to its end.
+class _Watch:
+    """Ends this process when a distributed training makes no progress.
 
-    TensorFlow's collective operations may wait without end for a worker that is gone.
+    TensorFlow's collective operations, and its first meeting of the workers, may wait without end
+    for one that is gone, and hold Python's lock meanwhile; faulthandler's timer needs no lock. The
+    parent says what has happened.
     """
 
-    def __init__(self, settings: Qat, what: str) -> None:
-        self._on = settings.strategy == "multiworker"
-        self._limit = settings.worker_timeout
-        self._what = what
-        self._last = time.monotonic()
-        self._done = threading.Event()
+    def __init__(self, settings: Qat) -> None:
+        self._limit = settings.worker_timeout if settings.strategy == "multiworker" else 0
 
-    def __enter__(self) -> Any:
-        if self._on:
-            threading.Thread(target=self._watch, daemon=True).start()
-        return self._alive
+    def __enter__(self) -> _Watch:
+        self.alive()
+        return self
 
     def __exit__(self, *error: object) -> None:
-        self._done.set()
+        faulthandler.cancel_dump_traceback_later()
 
-    def _alive(self) -> None:
-        self._last = time.monotonic()
-
-    def _watch(self) -> None:
-        while not self._done.wait(1):
-            if time.monotonic() - self._last > self._limit:
-                tell({"fatal": f"no progress for {self._limit} s while {self._what}"})
-                os._exit(1)
+    def alive(self) -> None:
+        """Starts the time again."""
+        if self._limit:
+            faulthandler.dump_traceback_later(self._limit, exit=True)
 
 
 if __name__ == "__main__":
