@@ -39,6 +39,8 @@ class Job:
 
 JOBS = (
     Job("Build time", ("-m", "bench.build")),
+    Job("int8, --auto and search", ("-m", "bench.quantize")),
+    Job("Quantization-aware training", ("-m", "bench.qat")),
     Job("TF.js formats", ("-m", "bench.tfjs")),
     Job("Web app", ("-m", "bench.web")),
     Job("Server beside others", ("-m", "bench.server")),
