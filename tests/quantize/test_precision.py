@@ -120,6 +120,13 @@ def test_a_gate_that_nothing_can_meet_gives_the_nearest_and_says_so(trials):
     assert found.chosen.trial.snr_db == pytest.approx(best, abs=3.0)
 
 
+def test_where_the_answers_are_exact_no_more_layers_are_tried(trials, blamed):
+    """A gate on something else, such as the size, is not met by more layers in float."""
+    found = exclude.smallest(trials, blamed, Plan(float_io=True), lambda trial: False)
+    assert not found.holds and found.trial.metrics["agreement"] == 1.0
+    assert len(found.path) <= 3
+
+
 def test_int16_layers_leave_no_floats(trials):
     plan = Plan(layers=dict.fromkeys(BAD, "int16"))
     assert trials.one(plan).integer_op_share == 1.0
