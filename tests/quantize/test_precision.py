@@ -138,6 +138,13 @@ def test_a_plan_that_cannot_be_made_is_an_error_not_a_result(trials):
     assert isinstance(found, Exception)
 
 
+def test_int8_ends_are_kept_or_the_plan_is_refused(trials):
+    last = Plan(layers={"digit": "float"})
+    refused, made = trials.run([last, replace(last, float_io=True)])
+    assert isinstance(refused, UnsupportedError) and "would be float32" in refused.message
+    assert not isinstance(made, Exception)
+
+
 def test_a_layer_that_the_file_does_not_have_is_named(subject, tmp_path):
     plan = Plan(layers={"block2_depthwse": "float"})
     with Child(pool.WORKER) as litert, pytest.raises(ConfigError, match="block2_depthwse") as found:
