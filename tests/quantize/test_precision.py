@@ -9,7 +9,7 @@ import pytest
 
 from packager import bundle, tflite_file
 from packager.children import Child
-from packager.errors import ConfigError
+from packager.errors import ConfigError, UnsupportedError
 from packager.explain import data
 from packager.explain.data import Given
 from packager.quantize import (
