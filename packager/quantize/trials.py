@@ -113,7 +113,9 @@ class Trials:
             )
         except Exception as error:
             raise UnsupportedError(f"{wanted.summary()}: {brief(error)}") from error
-        return finish(bytes(result.quantized_model))
+        content = finish(bytes(result.quantized_model))
+        _check_ends(content, wanted)
+        return content
 
     def run(self, wanted: Plan, *, timed: int = 0) -> Trial:
         """Quantizes by a plan, runs all samples and compares with the float file.
@@ -250,6 +252,18 @@ class _Interpreter:
             scale, zero_point = self.ends["outputs"][name]["quantization"]
             found[name] = (value.astype(np.float32) - zero_point) * scale if scale else value
         return found
+
+
+def _check_ends(content: bytes, wanted: Plan) -> None:
+    """Refuses a plan whose last layer gives another type than the artifact's ends must have."""
+    if wanted.float_io or wanted.base == "float":
+        return
+    for end in tflite_file.describe(tflite_file.read_bytes(content)).io:
+        if end.dtype in ("float32", "int8", "int16") and end.dtype != wanted.base:
+            raise UnsupportedError(
+                f"{wanted.summary()}: the {end.role} {end.name} would be {end.dtype}",
+                hint="only a file with float ends (int8_float_io) can have a last layer in float",
+            )
 
 
 def finish(content: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from packager import bundle, tflite_file
 from packager.children import Child
-from packager.errors import ConfigError
+from packager.errors import ConfigError, UnsupportedError
 from packager.explain import data
 from packager.explain.data import Given
 from packager.quantize import (
@@ -120,6 +120,13 @@ def test_a_gate_that_nothing_can_meet_gives_the_nearest_and_says_so(trials):
     assert found.chosen.trial.snr_db == pytest.approx(best, abs=3.0)
 
 
+def test_where_the_answers_are_exact_no_more_layers_are_tried(trials, blamed):
+    """A gate on something else, such as the size, is not met by more layers in float."""
+    found = exclude.smallest(trials, blamed, Plan(float_io=True), lambda trial: False)
+    assert not found.holds and found.trial.metrics["agreement"] == 1.0
+    assert len(found.path) <= 3
+
+
 def test_int16_layers_leave_no_floats(trials):
     plan = Plan(layers=dict.fromkeys(BAD, "int16"))
     assert trials.one(plan).integer_op_share == 1.0
@@ -129,6 +136,13 @@ def test_int16_layers_leave_no_floats(trials):
 def test_a_plan_that_cannot_be_made_is_an_error_not_a_result(trials):
     (found,) = trials.run([Plan(algorithm="octav", layers={"no such layer": "float"})])
     assert isinstance(found, Exception)
+
+
+def test_int8_ends_are_kept_or_the_plan_is_refused(trials):
+    last = Plan(layers={"digit": "float"})
+    refused, made = trials.run([last, replace(last, float_io=True)])
+    assert isinstance(refused, UnsupportedError) and "would be float32" in refused.message
+    assert not isinstance(made, Exception)
 
 
 def test_a_layer_that_the_file_does_not_have_is_named(subject, tmp_path):
