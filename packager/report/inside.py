@@ -18,6 +18,7 @@ _COMPARED = ("tflite/int8", "tflite/dynamic_int8")
 def inside_tflite(job: Job) -> dict[str, Any]:
     """Returns what `report.json` shows of the inside: `report.json` (docs/report.md)."""
     ranges = job.work / RANGES
+    climbs = {name: ladder.to_json(climb) for name, climb in job.climbs.items()}
     return {
         "operators": {a.id: job.operators[a.id] for a in job.artifacts if a.id in job.operators},
         "calibration_ranges": _ranges(json.loads(ranges.read_text(encoding="utf-8")))
@@ -25,7 +26,7 @@ def inside_tflite(job: Job) -> dict[str, Any]:
         else [],
         **({"edgetpu": job.edgetpu} if job.edgetpu else {}),
         "layer_names": list(job.layer_names),
-        "auto": {name: ladder.to_json(climb) for name, climb in job.climbs.items()},
+        **({"auto": climbs} if climbs else {}),
         "layers": _layers(job) if job.config.verify else {},
     }
 

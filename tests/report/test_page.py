@@ -63,7 +63,7 @@ def test_the_report_holds_what_it_promises(document, digits_bundle):
     measured = document["measured"]
     assert set(measured) == {
         "samples", "differences", "source_accuracy", "confusion", "worst", "pictures",
-        "operators", "calibration_ranges", "layers",
+        "operators", "calibration_ranges", "layers", "layer_names",
     }  # fmt: skip
     assert measured["samples"] == {"count": 1000, "synthetic": False}
     by_id = {a["id"]: a for a in document["artifacts"]}

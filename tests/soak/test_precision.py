@@ -96,6 +96,7 @@ def worse(tmp_path_factory):
     return path
 
 
+@pytest.mark.whole
 def test_auto_reaches_the_drop_where_int8_fails(worse, tmp_path):
     assert build(worse, tmp_path / "plain").code == 3
     ran = build(worse, tmp_path / "auto", "--auto")
@@ -124,6 +125,7 @@ def test_a_gate_that_nothing_can_meet_ends_with_3_and_the_best(worse, tmp_path):
     assert (folder / "tflite/m.int8.tflite").is_file()
 
 
+@pytest.mark.whole
 def test_search_and_build_what_it_found(worse, tmp_path):
     assert build(worse, tmp_path, "--no-verify", "--max-drop", 1).code == 0
     arguments = ("--samples", 200, "--to", tmp_path / "s.json", "--storage", tmp_path / "s.log")
