@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -73,8 +73,8 @@ def prepare(
         DataError: A source cannot be used.
     """
     main = manifest.outputs[0]
-    evaluation = _open(config.evaluation, manifest, Answer(manifest.task, main.shape[1:]))
-    calibration = _open(config.calibration, manifest, None)
+    evaluation = open_source(config.evaluation, manifest, Answer(manifest.task, main.shape[1:]))
+    calibration = open_source(config.calibration, manifest)
     evaluation_inputs = _write(evaluation, work / "evaluation")
     calibration_inputs = _write(calibration, work / "calibration")
     inputs = [to_json(spec) for spec in manifest.inputs]
@@ -92,7 +92,9 @@ def prepare(
     chosen = _golden(config, manifest, evaluation, folder)
     return Samples(
         golden=chosen,
-        golden_inputs=_golden_inputs(chosen, manifest, folder, work / "golden"),
+        golden_inputs=write_golden_inputs(
+            [sample.files for sample in chosen], manifest, folder, work / "golden"
+        ),
         synthetic=evaluation is None,
         evaluation_inputs=evaluation_inputs,
         evaluation_count=evaluation.count if evaluation else 0,
@@ -109,7 +111,31 @@ def read_raw(path: Path, spec: InputSpec) -> Array:
     return np.asarray(np.load(path, allow_pickle=False))
 
 
-def _open(source: DataSource | None, manifest: Manifest, answer: Answer | None) -> Dataset | None:
+@overload
+def open_source(
+    source: DataSource, manifest: Manifest, answer: Answer | None = None
+) -> Dataset: ...
+
+
+@overload
+def open_source(
+    source: DataSource | None, manifest: Manifest, answer: Answer | None = None
+) -> Dataset | None: ...
+
+
+def open_source(
+    source: DataSource | None, manifest: Manifest, answer: Answer | None = None
+) -> Dataset | None:
+    """Opens a data set for a model's inputs; None where none is named.
+
+    Args:
+        source: What the user named.
+        manifest: Its `inputs` and `labels` count.
+        answer: What the targets should be; None: targets are not wanted.
+
+    Raises:
+        DataError: It cannot be used.
+    """
     if source is None:
         return None
     return open_dataset(
@@ -199,12 +225,22 @@ def _raw(dataset: Dataset, index: int, manifest: Manifest) -> dict[str, _Raw]:
     return values
 
 
-def _golden_inputs(
-    samples: tuple[Sample, ...], manifest: Manifest, bundle: Path, folder: Path
+def write_golden_inputs(
+    samples: Sequence[Mapping[str, str]], manifest: Manifest, bundle: Path, folder: Path
 ) -> Path:
-    """Preprocesses the golden samples from their stored files, as every runner does."""
+    """Preprocesses the golden samples from their stored files, as every runner does.
+
+    Args:
+        samples: The files of each sample by input name.
+        manifest: Its `inputs` count.
+        bundle: The folder that the files are relative to.
+        folder: A new folder; it gets `<input>.npy` `[N, ...]`.
+
+    Returns:
+        The folder.
+    """
     folder.mkdir()
     for spec in manifest.inputs:
-        rows = [read_raw(bundle / sample.files[spec.name], spec) for sample in samples]
+        rows = [read_raw(bundle / files[spec.name], spec) for files in samples]
         np.save(folder / f"{spec.name}.npy", np.stack(rows))
     return folder

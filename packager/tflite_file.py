@@ -103,6 +103,14 @@ def read_bytes(content: bytes) -> Model:
     return model
 
 
+def completed(content: bytes) -> Model:
+    """Reads what litert-quantizer wrote and completes it: unused outputs, operator versions."""
+    model = read_bytes(content)
+    settle_unused_outputs(model)
+    raise_versions(model)
+    return model
+
+
 def write(model: Model, path: Path) -> None:
     """Writes an object tree; the 2 GB limit of the format raises ConversionError."""
     try:

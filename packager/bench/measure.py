@@ -21,7 +21,7 @@ from packager.children import scratch
 from packager.console import Reporter
 from packager.errors import BundleError, PackagerError
 from packager.report import results
-from packager.samples import read_raw
+from packager.samples import write_golden_inputs
 
 Json = dict[str, Any]
 
@@ -102,8 +102,9 @@ def measure(folder: Path, settings: Settings, reporter: Reporter) -> Json:
             hint="packager verify names all files that changed",
         )
     with scratch("bench") as work:
-        count = _write_inputs(folder, manifest, work)
-        job = _Work(folder, manifest, work, count, settings)
+        golden = _golden_files(folder, manifest)
+        inputs = write_golden_inputs(golden, manifest, folder, work / "golden")
+        job = _Work(folder, manifest, inputs, len(golden), settings)
         rows = [_shown(row, reporter) for row in _rows(job)]
     return {
         "schema": SCHEMA,
@@ -121,17 +122,12 @@ def measure(folder: Path, settings: Settings, reporter: Reporter) -> Json:
     }
 
 
-def _write_inputs(folder: Path, manifest: Manifest, work: Path) -> int:
-    """Writes the golden samples' model inputs, `<input>.npy`; returns how many there are."""
+def _golden_files(folder: Path, manifest: Manifest) -> list[dict[str, str]]:
     if manifest.golden is None:
         raise BundleError(
             f"{folder} has no golden samples to run", hint="build it without --no-verify"
         )
-    golden = bundle.read_json(folder / manifest.golden.path)["samples"]
-    for spec in manifest.inputs:
-        rows = [read_raw(folder / sample["inputs"][spec.name], spec) for sample in golden]
-        np.save(work / f"{spec.name}.npy", np.stack(rows))
-    return len(golden)
+    return [s["inputs"] for s in bundle.read_json(folder / manifest.golden.path)["samples"]]
 
 
 def _rows(job: _Work) -> Iterator[Json]:

@@ -67,11 +67,7 @@ def check_calibration(
         DataError: Constant data, values that contradict the declared preprocessing, a sample
             that cannot be read, or one that is in the evaluation set too.
     """
-    ranges = _ranges(calibration, inputs, written)
-    _check_not_constant(calibration, ranges, inputs)
-    warnings = _check_ranges(calibration, ranges, inputs)
-    if evaluation is not None:
-        _check_disjoint(calibration, evaluation)
+    warnings = _check_used(calibration, evaluation, inputs, written, "calibration")
     if calibration.count < FEW_SAMPLES:
         warnings.append(
             f"{calibration.source}: {calibration.count} calibration samples; "
@@ -97,11 +93,22 @@ def check_training(
     written: Path,
 ) -> list[str]:
     """Checks the samples of quantization-aware training, as `check_calibration` does its own."""
-    ranges = _ranges(training, inputs, written)
-    _check_not_constant(training, ranges, inputs)
-    warnings = _check_ranges(training, ranges, inputs)
+    return _check_used(training, evaluation, inputs, written, "training")
+
+
+def _check_used(
+    used: Dataset,
+    evaluation: Dataset | None,
+    inputs: Sequence[Mapping[str, Any]],
+    written: Path,
+    kind: str,
+) -> list[str]:
+    """Checks samples that an artifact is made with, and that are not those that measure it."""
+    ranges = _ranges(used, inputs, written)
+    _check_not_constant(used, ranges, inputs)
+    warnings = _check_ranges(used, ranges, inputs)
     if evaluation is not None:
-        _check_disjoint(training, evaluation, "training")
+        _check_disjoint(used, evaluation, kind)
     return warnings
 
 
@@ -188,7 +195,7 @@ def declared_range(image: Mapping[str, Any]) -> tuple[float, float]:
     return float(ends.min()), float(ends.max())
 
 
-def _check_disjoint(calibration: Dataset, evaluation: Dataset, kind: str = "calibration") -> None:
+def _check_disjoint(calibration: Dataset, evaluation: Dataset, kind: str) -> None:
     own = {calibration.digest(index): index for index in range(calibration.count)}
     shared = [i for i in range(evaluation.count) if evaluation.digest(i) in own]
     if shared:

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import yaml
 
-from packager.bundle import Manifest, read_json, to_json
+from packager.bundle import Manifest, read_json
 from packager.children import Child
-from packager.datasets import Dataset, open_dataset
+from packager.config import DataSource
+from packager.datasets import Dataset
 from packager.datasets.targets import Answer
 from packager.errors import BundleError, DataError
 from packager.quantize import halves
+from packager.quantize.plan import ACTIVATIONS
 from packager.quantize.pool import Subject
-from packager.samples import read_raw
-from packager.verify.golden import Sample
+from packager.samples import open_source, write_golden_inputs
 
 Array = np.ndarray[Any, Any]
 FLOAT = "tflite/float32"
 # More samples than this make the ranges no better, and each costs an inference.
 CALIBRATION_LIMIT = 300
 EVALUATION_LIMIT = 500
-ACTIVATIONS = ("min_max", "average")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def find(
     remarks: list[str] = []
     limit = given.samples or EVALUATION_LIMIT
     answer = Answer(manifest.task, manifest.outputs[0].shape[1:])
-    calibration = _open(given.calibration or named.get("calibration"), manifest, None)
-    evaluation = _open(given.evaluation or named.get("evaluation"), manifest, answer)
+    calibration = open_source(_source(given.calibration or named.get("calibration")), manifest)
+    evaluation = open_source(_source(given.evaluation or named.get("evaluation")), manifest, answer)
     golden = _golden(bundle, manifest, work) if not (calibration and evaluation) else None
     ranges_from = _write(calibration, work / "calibration", CALIBRATION_LIMIT)
     inputs = _write(evaluation, work / "evaluation", limit)
@@ -168,15 +168,8 @@ def _named(bundle: Path) -> dict[str, str]:
     return found
 
 
-def _open(source: str | None, manifest: Manifest, answer: Answer | None) -> Dataset | None:
-    if source is None:
-        return None
-    return open_dataset(
-        source,
-        inputs=[to_json(spec) for spec in manifest.inputs],
-        labels=list(manifest.labels),
-        answer=answer,
-    )
+def _source(text: str | None) -> DataSource | None:
+    return None if text is None else DataSource(text)
 
 
 def _about_calibration(
@@ -242,13 +235,10 @@ def _golden(bundle: Path, manifest: Manifest, work: Path) -> _Golden | None:
     if manifest.golden is None:
         return None
     stored = read_json(bundle / manifest.golden.path)
-    samples = [Sample(s["id"], s["inputs"], s.get("label")) for s in stored["samples"]]
-    folder = work / "golden"
-    folder.mkdir()
-    for spec in manifest.inputs:
-        rows = [read_raw(bundle / sample.files[spec.name], spec) for sample in samples]
-        np.save(folder / f"{spec.name}.npy", np.stack(rows))
-    labels = [sample.label for sample in samples]
+    samples = stored["samples"]
+    files = [sample["inputs"] for sample in samples]
+    folder = write_golden_inputs(files, manifest, bundle, work / "golden")
+    labels = [sample.get("label") for sample in samples]
     known = all(label is not None for label in labels) and not manifest.golden.synthetic
     targets = np.array(labels, np.int64) if known else None
     return _Golden(folder, targets, len(samples), manifest.golden.synthetic)

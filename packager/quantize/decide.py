@@ -11,7 +11,7 @@ from packager.errors import ConfigError, PackagerError
 from packager.quantize import columns, halves, ladder, pool
 from packager.quantize.exclude import Holds, closeness, within
 from packager.quantize.ladder import Climb, Ladder
-from packager.quantize.plan import Plan
+from packager.quantize.plan import ACTIVATIONS, Plan
 from packager.quantize.pool import Subject
 from packager.quantize.settings import Int8
 from packager.quantize.trial import Trial
@@ -155,11 +155,10 @@ def _subject(job: Job, base: Path, start: Plan) -> Subject:
     data = job.data
     if data is None:
         raise ConfigError("--auto needs evaluation samples", hint="add --evaluation DATA")
-    algorithms = ("min_max", "average")
     return Subject(
         manifest=job.manifest,
         model=base,
-        ranges={name: ranges(job, replace(start, algorithm=name)) for name in algorithms},
+        ranges={name: ranges(job, replace(start, algorithm=name)) for name in ACTIVATIONS},
         inputs=data.evaluation_inputs or data.golden_inputs,
         targets=data.targets,
         limit=EVALUATION_LIMIT,

@@ -18,6 +18,7 @@ ALGORITHMS: dict[str, tuple[str, str]] = {
     "average": ("average", "min_max_uniform_quantize"),
     "average_mse": ("average", "MSE"),
 }
+ACTIVATIONS = tuple(dict.fromkeys(activations for activations, _ in ALGORITHMS.values()))
 PRECISIONS = ("int8", "int16", "float")
 DENSE = {"per_channel": "CHANNELWISE", "per_tensor": "TENSORWISE"}
 # What the algorithms for weights are registered for in litert-quantizer 0.11.

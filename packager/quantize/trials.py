@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from packager import tflite_file
+from packager import preprocess, tflite_file
 from packager.bundle import OutputSpec, from_json
 from packager.errors import ConversionError, UnsupportedError, brief
 from packager.quantize import layer_errors, op_layers, plan
@@ -87,16 +87,12 @@ class Trials:
             answers = self.reference[spec.name]
             found["accuracy"] = metrics.accuracy(self.task, answers, self.targets)
         elif self.targets is not None and self.task.kind == "regression":
-            gap = np.abs(
-                self.targets.reshape(len(self.targets), -1)
-                - self.reference[spec.name].reshape(len(self.targets), -1)
-            )
-            found["mean_abs_error"] = float(gap.mean())
+            found["mean_abs_error"] = metrics.mean_error(self.targets, self.reference[spec.name])
         found["ops"] = [asdict(op) for op in self.ops]
         return found
 
-    def quantize(self, wanted: Plan) -> bytes:
-        """The file that a plan makes.
+    def quantize(self, wanted: Plan) -> tuple[bytes, tflite_file.Description]:
+        """The file that a plan makes, and what is in it.
 
         Raises:
             UnsupportedError: litert-quantizer has no such combination, or the file has a bad scale.
@@ -113,9 +109,12 @@ class Trials:
             )
         except Exception as error:
             raise UnsupportedError(f"{wanted.summary()}: {brief(error)}") from error
-        content = finish(bytes(result.quantized_model))
-        _check_ends(content, wanted)
-        return content
+        model = tflite_file.completed(bytes(result.quantized_model))
+        described = tflite_file.describe(model)
+        if described.problems:
+            raise UnsupportedError(described.problems[0])
+        _check_ends(described, wanted)
+        return tflite_file.to_bytes(model), described
 
     def run(self, wanted: Plan, *, timed: int = 0) -> Trial:
         """Quantizes by a plan, runs all samples and compares with the float file.
@@ -124,12 +123,11 @@ class Trials:
             wanted: The plan.
             timed: Number of timed inferences; 0: the time is not measured.
         """
-        content = self.quantize(wanted)
+        content, described = self.quantize(wanted)
         try:
             outputs = self._run(content)
         except (RuntimeError, ValueError) as error:
             raise UnsupportedError(f"{wanted.summary()} cannot be run: {brief(error)}") from error
-        described = tflite_file.describe(tflite_file.read_bytes(content))
         return Trial(
             metrics=self._compare(outputs),
             snr_db=self._snr(outputs),
@@ -233,52 +231,36 @@ class _Interpreter:
         }
 
     def encode(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Real inputs `[N, ...]` in the file's types, rounded half away from zero."""
+        """Real inputs `[N, ...]` in the file's types."""
         found = {}
         for name, detail in self.ends["inputs"].items():
             scale, zero_point = detail["quantization"]
             value, dtype = np.asarray(arrays[name]), np.dtype(detail["dtype"])
-            if scale:
-                steps = value.astype(np.float64) / scale
-                steps = np.trunc(steps + np.copysign(0.5, steps)) + zero_point
-                limits = np.iinfo(dtype)
-                value = steps.clip(limits.min, limits.max)
-            found[name] = value.astype(dtype)
+            found[name] = (
+                preprocess.quantize(value, scale, zero_point, dtype.name)
+                if scale
+                else value.astype(dtype)
+            )
         return found
 
     def __call__(self, sample: Mapping[str, Array]) -> dict[str, Array]:
         found = {}
         for name, value in self.runner(**sample).items():
             scale, zero_point = self.ends["outputs"][name]["quantization"]
-            found[name] = (value.astype(np.float32) - zero_point) * scale if scale else value
+            found[name] = preprocess.dequantize(value, scale, zero_point) if scale else value
         return found
 
 
-def _check_ends(content: bytes, wanted: Plan) -> None:
+def _check_ends(described: tflite_file.Description, wanted: Plan) -> None:
     """Refuses a plan whose last layer gives another type than the artifact's ends must have."""
     if wanted.float_io or wanted.base == "float":
         return
-    for end in tflite_file.describe(tflite_file.read_bytes(content)).io:
+    for end in described.io:
         if end.dtype in ("float32", "int8", "int16") and end.dtype != wanted.base:
             raise UnsupportedError(
                 f"{wanted.summary()}: the {end.role} {end.name} would be {end.dtype}",
                 hint="only a file with float ends (int8_float_io) can have a last layer in float",
             )
-
-
-def finish(content: bytes) -> bytes:
-    """Completes what litert-quantizer wrote: types of unused outputs, operator versions.
-
-    Raises:
-        UnsupportedError: A scale is zero or not finite.
-    """
-    model = tflite_file.read_bytes(content)
-    tflite_file.settle_unused_outputs(model)
-    tflite_file.raise_versions(model)
-    problems = tflite_file.describe(model).problems
-    if problems:
-        raise UnsupportedError(problems[0])
-    return tflite_file.to_bytes(model)
 
 
 def read_ranges(path: Path) -> dict[str, dict[str, Any]]:
@@ -312,12 +294,8 @@ class Handlers:
     def time(self, wanted: Json, runs: int) -> float:
         """Median milliseconds of what a plan makes."""
         trials = self._trials()
-        return trials.time(trials.quantize(Plan.from_json(wanted)), runs)
-
-    def time_float(self, runs: int) -> float:
-        """Median milliseconds of the float file."""
-        trials = self._trials()
-        return trials.time(trials.path.read_bytes(), runs)
+        content, _ = trials.quantize(Plan.from_json(wanted))
+        return trials.time(content, runs)
 
     def _trials(self) -> Trials:
         if self._open is None:

@@ -107,14 +107,11 @@ def quantize(
     work.load_quantization_recipe(recipe)
     known = trials.read_ranges(Path(ranges)) if ranges else None
     result = work.quantize(known, enable_progress_bar=False, enable_progress_report=False)
-    Path(target).write_bytes(result.quantized_model)
-    quantized = tflite_file.read(Path(target))
-    tflite_file.settle_unused_outputs(quantized)
-    tflite_file.raise_versions(quantized)
-    if plan is not None and plan.get("uint8_io"):
+    quantized = tflite_file.completed(bytes(result.quantized_model))
+    uint8 = plan is not None and plan.get("uint8_io")
+    if uint8:
         tflite_file.make_ends_uint8(quantized)
     tflite_file.write(quantized, Path(target))
-    uint8 = plan is not None and plan.get("uint8_io")
     return _checked(quantized, mode, "uint8" if uint8 else None)
 
 
@@ -265,7 +262,6 @@ if __name__ == "__main__":
             "run_trial": tried.run,
             "spreads": tried.spreads,
             "time_trial": tried.time,
-            "time_float": tried.time_float,
             "complete": complete,
             "compare": compare,
             "layers": layers,

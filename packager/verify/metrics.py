@@ -101,14 +101,15 @@ def measure(
         found["accuracy"] = accuracy(task, ours, targets)
         found["drop"] = accuracy(task, theirs, targets) - found["accuracy"]
     elif targets is not None and task.kind == "regression":
-        error, least = _mean_error(targets, ours), _LEAST_ERROR * ranges[task.main.name]
-        source_error = _mean_error(targets, theirs)
+        error, least = mean_error(targets, ours), _LEAST_ERROR * ranges[task.main.name]
+        source_error = mean_error(targets, theirs)
         found["mean_abs_error"] = error
         found["error_growth"] = (error - source_error) / max(source_error, least)
     return found
 
 
-def _mean_error(targets: Array, outputs: Array) -> float:
+def mean_error(targets: Array, outputs: Array) -> float:
+    """The mean absolute difference of outputs from targets, both `[N, ...]`, in their units."""
     found = _difference(targets, outputs)
     return found.total / found.count
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from packager import describe, opening
-from packager.bundle import Manifest, to_json
+from packager.bundle import Manifest
 from packager.children import scratch
 from packager.config import Config
 from packager.console import Reporter
-from packager.datasets import open_dataset
 from packager.errors import ConfigError
 from packager.publish import Staging
 from packager.quantize.qat import devices, process, samples
+from packager.samples import open_source
 
 
 def run(config: Config, reporter: Reporter) -> int:
@@ -61,14 +61,10 @@ def _refuse(config: Config) -> Path:
 
 def _calibration(config: Config, manifest: Manifest, work: Path) -> Path | None:
     """The chief's calibration samples: all workers must begin with the same ranges."""
-    if config.calibration is None:
+    dataset = open_source(config.calibration, manifest)
+    if dataset is None:
         return None
     folder = work / "calibration"
     folder.mkdir()
-    open_dataset(
-        config.calibration.source,
-        inputs=[to_json(spec) for spec in manifest.inputs],
-        labels=list(manifest.labels),
-        limit=config.calibration.limit,
-    ).write_inputs(folder)
+    dataset.write_inputs(folder)
     return folder

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from packager.bundle import Manifest, to_json
-from packager.config import Config, DataSource
-from packager.datasets import Dataset, open_dataset
+from packager.config import Config
 from packager.datasets.checks import check_training
 from packager.datasets.targets import Answer
 from packager.errors import ConfigError, DataError, UnsupportedError
 from packager.quantize.qat.settings import Qat
+from packager.samples import open_source
 
 _NO_TARGETS = ("none",)
 
@@ -63,7 +63,7 @@ def prepare(
     wants = loss != "distill" and manifest.task not in _NO_TARGETS
     inputs = [to_json(spec) for spec in manifest.inputs]
     answer = Answer(manifest.task, manifest.outputs[0].shape[1:])
-    training = _open(config.train, manifest, inputs, answer if wants else None)
+    training = open_source(config.train, manifest, answer if wants else None)
     labelled = wants and training.targets is not None
     if loss == "labels" and not labelled:
         raise DataError(
@@ -75,24 +75,10 @@ def prepare(
     training.write_inputs(folder)
     if training.targets is not None and labelled:
         np.save(folder / "targets.npy", training.targets)
-    evaluation = None
-    if config.evaluation is not None:
-        evaluation = _open(config.evaluation, manifest, inputs, None)
+    evaluation = open_source(config.evaluation, manifest)
     for text in check_training(training, evaluation, inputs, folder):
         warn(text)
     return TrainingSamples(folder, training.source, training.count, training.sha256, labelled)
-
-
-def _open(
-    source: DataSource, manifest: Manifest, inputs: list[dict[str, Any]], answer: Answer | None
-) -> Dataset:
-    return open_dataset(
-        source.source,
-        inputs=inputs,
-        labels=list(manifest.labels),
-        limit=source.limit,
-        answer=answer,
-    )
 
 
 def digest(manifest: Manifest, samples: TrainingSamples, settings: Qat) -> str:
