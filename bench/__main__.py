@@ -10,6 +10,7 @@ exit code is 1.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import re
 import subprocess
@@ -18,6 +19,9 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from packager import report
+from packager.report import results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results.md"
@@ -51,22 +55,10 @@ JOBS = (
 
 
 def machine() -> str:
-    """The machine in one line: processor, cores, memory, system, Python."""
-    cpu = re.search(r"^model name\s*: (.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    memory = re.search(r"^MemTotal:\s+(\d+)", _text("/proc/meminfo"), re.MULTILINE)
-    cores = len(re.findall(r"^processor\s*:", _text("/proc/cpuinfo"), re.MULTILINE))
-    parts = [
-        cpu[1] if cpu else platform.processor(),
-        f"{cores} cores",
-        f"{int(memory[1]) / 2**20:.0f} GiB" if memory else "",
-        f"{platform.system()} {platform.machine()}",
-        f"Python {platform.python_version()}",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _text(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+    """The machine in one line, as reports name it, with its memory and Python."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    name = results.machine_name(report.machine())
+    return f"{name}, {size / 2**30:.0f} GiB, Python {platform.python_version()}"
 
 
 def commit() -> str:

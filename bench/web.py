@@ -16,7 +16,6 @@ import json
 import shutil
 import statistics
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,15 +72,6 @@ def subject(name: str, model: Path, size: int, channels: int, calibration: Path)
 
 
 @contextmanager
-def app(folder: Path) -> Iterator[str]:
-    """Serves a bundle with its app."""
-    with web.server(folder, "127.0.0.1", 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@contextmanager
 def fresh_page(browser: Any) -> Iterator[Any]:
     """A page with empty caches."""
     context = browser.new_context()
@@ -107,7 +97,7 @@ def plain_page(browser: Any, subject: Subject, runs: int) -> dict[str, Any]:
 
 def app_page(browser: Any, subject: Subject, runtime: str, runs: int) -> dict[str, Any]:
     """Measures the app's start, and its library's predictions."""
-    with app(subject.bundle) as address, fresh_page(browser) as page:
+    with web.serving(subject.bundle) as address, fresh_page(browser) as page:
         page.goto(f"{address}/web/?runtime={runtime}")
         page.wait_for_function(ANSWERED)
         cold = page.evaluate(FIRST)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from packager import opening
-from packager.children import Child, scratch
+from packager.children import scratch
 from packager.config import Model
 from packager.console import Reporter, human_size
 from packager.errors import UnsupportedError
@@ -59,12 +59,7 @@ def inspect(model: Model, *, reporter: Reporter) -> Inspection:
     file = opening.recognise(model)
     with (
         scratch("inspect") as work,
-        Child(
-            "packager.loaders.worker",
-            verbose=reporter.verbose,
-            temporary=work,
-            trusted=model.runs_code,
-        ) as child,
+        opening.child("packager.loaders.worker", model, work, reporter) as child,
     ):
         opened = opening.open_source(model, file, child, work, reporter)
         if opened["no_graph"]:

@@ -31,6 +31,11 @@ def recognise(model: Model) -> ModelFile:
     )
 
 
+def child(module: str, model: Model, work: Path, reporter: Reporter) -> Child:
+    """Starts a worker that opens the model; it is confined unless the user has named code."""
+    return Child(module, verbose=reporter.verbose, temporary=work, trusted=model.runs_code)
+
+
 def open_source(
     model: Model,
     found: ModelFile,
@@ -63,12 +68,7 @@ def open_source(
             opened = _open(source, model, found.source, found.format, found, keep_python)
         _warn_of_text(opened, reporter)
         return opened
-    with Child(
-        "packager.loaders.tf_keras_worker",
-        verbose=reporter.verbose,
-        temporary=work,
-        trusted=model.runs_code,
-    ) as old:
+    with child("packager.loaders.tf_keras_worker", model, work, reporter) as old:
         return open_keras2(model, found, source, old, work, reporter)
 
 

@@ -107,12 +107,7 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
         _storage_errors(Path(config.output)),
         publish.staging(base, version, force=config.force) as stage,
         scratch("build") as work,
-        Child(
-            "packager.loaders.worker",
-            verbose=reporter.verbose,
-            temporary=work,
-            trusted=config.model.runs_code,
-        ) as source,
+        opening.child("packager.loaders.worker", config.model, work, reporter) as source,
         Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
     ):
         early = _early(config, found, stage, work, reporter)

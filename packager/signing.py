@@ -92,9 +92,9 @@ def check(folder: Path, key: Path) -> None:
         BundleError: There is no signature, or it is not of this manifest by this key.
         UsageError: The key cannot be read.
     """
+    serialization, ed25519 = _cryptography()
     from cryptography.exceptions import InvalidSignature
 
-    serialization, ed25519 = _cryptography()
     try:
         public = serialization.load_pem_public_key(key.read_bytes())
     except (OSError, ValueError) as error:

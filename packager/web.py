@@ -11,6 +11,7 @@ import os
 import shutil
 import socketserver
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,22 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a browser that stops loading closes its connection."""
+
+
+@contextlib.contextmanager
+def serving(folder: Path, app: dict[str, Path] | None = None) -> Iterator[str]:
+    """Serves a bundle and the app on a free port of this machine; yields the address.
+
+    Args:
+        folder: As for `server`.
+        app: As for `server`.
+    """
+    with server(folder, "127.0.0.1", 0, app) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{made.server_port}"
+        finally:
+            made.shutdown()
 
 
 @contextlib.contextmanager

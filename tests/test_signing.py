@@ -5,6 +5,7 @@ import json
 import shutil
 import stat
 import subprocess
+import sys
 
 import pytest
 from packager_server import signature
@@ -109,3 +110,19 @@ def test_a_file_of_a_signed_bundle_is_compared_with_the_manifest(signed, keys, m
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(ServeError, match=r"saved_model\.pb is changed"):
         load(None, 1, str(signed))
+
+
+def test_without_cryptography(signed, keys):
+    code = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from pathlib import Path\nfrom packager import signing\n"
+        "from packager.errors import EnvironmentLacks\n"
+        "for call in (signing.check, signing.sign):\n"
+        "  try: call(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "  except EnvironmentLacks as error: print(error.exit_code, error.hint)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, signed, keys / "mine.pub"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "4 pip install 'packager[sign]'\n" * 2

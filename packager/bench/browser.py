@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packager import web
 from packager.errors import EnvironmentLacks, PackagerError
@@ -56,7 +51,7 @@ def run(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         raise EnvironmentLacks("Chromium is not installed", hint="apt-get install chromium")
-    with _served(folder) as root, sync_api.sync_playwright() as playwright:
+    with web.serving(folder, web.files()) as root, sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program, headless=True, args=list(FLAGS)
         )
@@ -70,40 +65,3 @@ def run(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
             raise PackagerError(f"the page failed: {error.message.splitlines()[0]}") from None
         finally:
             browser.close()
-
-
-class MountedFiles(http.server.SimpleHTTPRequestHandler):
-    """Serves the files below some folders by the first part of their path."""
-
-    extensions_map = {  # noqa: RUF012 - the base class has it so
-        **http.server.SimpleHTTPRequestHandler.extensions_map,
-        ".js": "text/javascript",
-        ".wasm": "application/wasm",
-    }
-
-    def __init__(self, *arguments: Any, mounts: dict[str, Path], **options: Any) -> None:
-        self._mounts = {name: folder.resolve() for name, folder in mounts.items()}
-        super().__init__(*arguments, **options)
-
-    def translate_path(self, path: str) -> str:
-        """Maps `/NAME/…` to a file below the folder of that name; nothing outside of them."""
-        _, first, *rest = unquote(urlsplit(path).path).split("/")
-        root = self._mounts.get(first)
-        if root is None:
-            return "/nowhere"
-        found = root.joinpath(*rest).resolve()
-        return str(found) if found.is_relative_to(root) else "/nowhere"
-
-    def log_message(self, *arguments: Any) -> None:
-        """Nothing: a missing file shows as an error in the page."""
-
-
-@contextmanager
-def _served(folder: Path) -> Iterator[str]:
-    """Serves the bundle and the installed app on a free port of this machine."""
-    with web.server(folder, "127.0.0.1", 0, web.files()) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()

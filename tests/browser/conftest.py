@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from packager import web
-from packager.bench.browser import FLAGS, PROGRAMS, MountedFiles
+from packager.bench.browser import FLAGS, PROGRAMS
 from tests.browser.watched_page import WEB, Watched
 from tests.conftest import DIGITS, loaded
 
@@ -74,10 +75,7 @@ def web_app() -> Iterator[Callable[[Path], str]]:
     with contextlib.ExitStack() as running:
 
         def start(bundle: Path) -> str:
-            server = running.enter_context(web.server(bundle, "127.0.0.1", 0))
-            running.callback(server.shutdown)
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            return f"http://127.0.0.1:{server.server_port}"
+            return running.enter_context(web.serving(bundle))
 
         yield start
 
@@ -106,6 +104,32 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Watched]]:
     yield open_
     for context in contexts:
         context.close()
+
+
+class MountedFiles(http.server.SimpleHTTPRequestHandler):
+    """Serves the files below some folders by the first part of their path."""
+
+    extensions_map = {  # noqa: RUF012 - the base class has it so
+        **http.server.SimpleHTTPRequestHandler.extensions_map,
+        ".js": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def __init__(self, *arguments: Any, mounts: dict[str, Path], **options: Any) -> None:
+        self._mounts = {name: folder.resolve() for name, folder in mounts.items()}
+        super().__init__(*arguments, **options)
+
+    def translate_path(self, path: str) -> str:
+        """Maps `/NAME/…` to a file below the folder of that name; nothing outside of them."""
+        _, first, *rest = unquote(urlsplit(path).path).split("/")
+        root = self._mounts.get(first)
+        if root is None:
+            return "/nowhere"
+        found = root.joinpath(*rest).resolve()
+        return str(found) if found.is_relative_to(root) else "/nowhere"
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing: a missing file shows as an error in the page."""
 
 
 class ForAll(MountedFiles):

@@ -54,7 +54,6 @@ class Trainer:
             digest: What the training depends on.
             calibration: Folder of `<input>.npy` for the first ranges.
         """
-        from packager.quantize.qat import losses
         from packager.quantize.qat.checkpoints import Checkpoints
         from packager.quantize.qat.data import Data
         from packager.quantize.qat.training import Training
@@ -67,12 +66,7 @@ class Trainer:
                 hint="give the .keras or .h5 file that it was exported from",
             )
         inputs, wanted = self._samples(Path(samples), labelled=answer["labelled"])
-        task, activations, threshold = answer["task"], answer["activations"], answer["threshold"]
-        objective = (
-            losses.labelled(task, activations[0], threshold)
-            if answer["labelled"]
-            else losses.distilled(activations, task, threshold)
-        )
+        objective = _objective(answer)
         chief = devices.is_chief(self._settings.strategy)
         stored = Checkpoints(Path(checkpoints), digest, writes=chief) if checkpoints else None
         ranges = [np.load(Path(calibration) / f"{end.name}.npy") for end in opened.inputs] if (
@@ -135,6 +129,15 @@ class Trainer:
         if any(not np.isfinite(values).all() for values in wanted):
             raise DataError("the float model's outputs on the training samples are not finite")
         return inputs, wanted
+
+
+def _objective(answer: dict[str, Any]) -> Any:
+    from packager.quantize.qat import losses
+
+    task, activations, threshold = answer["task"], answer["activations"], answer["threshold"]
+    if answer["labelled"]:
+        return losses.labelled(task, activations[0], threshold)
+    return losses.distilled(activations, task, threshold)
 
 
 class _Watch:
