@@ -101,6 +101,8 @@ fuzz: $(STAMP) ## each reader of other people's bytes for SECONDS (600)
 	  $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS),600) || exit 1; done
 
 bench: demo ## side-by-side benchmarks, by hand: all tables to bench/results.md
+	sh tests/browser/ensure-chromium.sh
+	sh bench/ensure-tools.sh
 	$(BIN)/python -m bench
 
 lint: $(STAMP) ## ruff and mypy

@@ -1,10 +1,9 @@
 """Quantization-aware training beside tfmot: accuracy of the int8 files, and time of a step.
 
-    python -m bench.qat [--seeds 3] [--epochs 2] [--samples 1500] [--tfmot FOLDER]
+    python -m bench.qat [--seeds 3] [--epochs 2] [--samples 1500]
 
 The same networks with the same weights in both Kerases, on the same digits, epochs, batches and
-learning rate. tfmot needs tf-keras: `pip install --target FOLDER --no-deps
-tensorflow-model-optimization dm-tree`. Every file is run by edge/run.py.
+learning rate; tfmot on tf-keras. Every file is run by edge/run.py.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
+from bench import environments
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORKS = ("digits", "mobilenet", "resnet8")
@@ -43,7 +44,8 @@ def child(kind: str, folder: Path, options: argparse.Namespace) -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     environment["PYTHONPATH"] = str(ROOT)
     if kind == "tfmot":
-        environment |= {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": f"{ROOT}:{options.tfmot}"}
+        tfmot = environments.modules("tfmot", environments.TFMOT)
+        environment |= {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": f"{ROOT}:{tfmot}"}
     numbers = [options.seeds, options.epochs, options.samples, options.rate]
     command = [sys.executable, "-m", "bench.qat_child", kind, folder, *map(str, numbers)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -82,9 +84,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=1500)
     parser.add_argument("--rate", type=float, default=3e-4)
-    parser.add_argument("--tfmot", type=Path)
     options = parser.parse_args()
-    kinds = ["float", *(["tfmot"] if options.tfmot else []), "ours", "distill"]
+    kinds = ["float", "tfmot", "ours", "distill"]
     with tempfile.TemporaryDirectory() as name:
         for kind in kinds:
             child(kind, Path(name), options)

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import environments
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 WORK = HERE / ".work"
@@ -109,11 +111,7 @@ def contenders(model: Path = MODEL) -> list[Contender]:
 def prepare(model: Path = MODEL) -> None:
     """Makes the model, the request, the others' environment and the files that wrk reads."""
     WORK.mkdir(exist_ok=True)
-    if not (WORK / "peers").is_dir():
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "venv", "--quiet", WORK / "peers"], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", WORK / "peers" / "bin" / "python"]
-        subprocess.run([*install, *PEERS], check=True)
+    environments.interpreter("peers", PEERS)
     if not (model / "1").is_dir():
         model.mkdir(exist_ok=True)
         source = ROOT / "examples" / "digits" / "model.keras" if model == MODEL else ""

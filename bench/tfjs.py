@@ -1,16 +1,13 @@
 """TF.js formats side by side in one browser page: layers, graph, the stock converter, LiteRT.js.
 
-    python -m bench.tfjs [--rounds 30] [--stock PYTHON] [--reuse]
+    python -m bench.tfjs [--rounds 30] [--reuse]
 
 MobileNetV2 at 224 x 224 and examples/digits on the wasm back end, one thread. All models of a table
 are loaded into one page of headless Chromium and run in turn, round by round, so that what else the
 machine does meets all of them; the ratios count.
 
-`--reuse` keeps the models of the last run, in bench/.work/tfjs. `--stock` is the interpreter of an
-environment with the stock converter, which cannot share ours:
-
-    uv venv .venv-stock && uv pip install --python .venv-stock/bin/python \
-        tensorflowjs==4.22.0 'ydf<0.12' 'setuptools<81'
+`--reuse` keeps the models of the last run, in bench/.work/tfjs. The stock converter has an
+environment of its own, beside them.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import environments
 from bench.build import MAKE, WORK, timed
 from packager.bench.browser import PROGRAMS
 
@@ -69,7 +67,7 @@ def build(model: Path, name: str, *flags: str) -> Path:
     return next(folder.iterdir())
 
 
-def stock_graph(python: str, saved_model: Path, folder: Path) -> Path:
+def stock_graph(python: Path, saved_model: Path, folder: Path) -> Path:
     """Converts a SavedModel with the stock converter of another environment."""
     if folder.exists():
         return folder / "model.json"
@@ -79,7 +77,7 @@ def stock_graph(python: str, saved_model: Path, folder: Path) -> Path:
     return folder / "model.json"
 
 
-def rows(model: Path, name: str, stock: str | None) -> Iterator[Row]:
+def rows(model: Path, name: str, stock: Path) -> Iterator[Row]:
     """Makes the models of one table."""
     known = subprocess.run(
         [sys.executable, "-m", "packager", "build", "--help"], capture_output=True, text=True
@@ -91,9 +89,8 @@ def rows(model: Path, name: str, stock: str | None) -> Iterator[Row]:
             yield Row(title, "tfjs", folder / "tfjs" / "layers" / "model.json")
     folder = build(model, f"{name}_graph", "--only", "tfjs/graph", "--only", "saved_model")
     yield Row("graph", "tfjs", folder / "tfjs" / "graph" / "model.json")
-    if stock is not None:
-        path = stock_graph(stock, folder, WORK / "tfjs" / f"{name}_stock")
-        yield Row("graph of the stock converter", "tfjs", path)
+    path = stock_graph(stock, folder, WORK / "tfjs" / f"{name}_stock")
+    yield Row("graph of the stock converter", "tfjs", path)
     folder = build(model, f"{name}_litert", "--only", "tflite/float32")
     (path,) = (folder / "tflite").iterdir()
     yield Row("LiteRT.js", "litert", path)
@@ -169,7 +166,6 @@ def main() -> None:
     """Prints one table per model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--stock", help="Python with the stock converter.")
     parser.add_argument("--reuse", action="store_true", help="Keep the models of the last run.")
     given = parser.parse_args()
     WORK.mkdir(exist_ok=True)
@@ -177,12 +173,13 @@ def main() -> None:
         shutil.rmtree(WORK / "tfjs", ignore_errors=True)
     if not (WORK / "mobilenet_v2.keras").exists():
         timed([sys.executable, "-c", MAKE, str(WORK)])
+    stock = environments.interpreter("stock", environments.STOCK)
     models = {
         "mobilenet_v2": WORK / "mobilenet_v2.keras",
         "digits": ROOT / "examples" / "digits" / "model.keras",
     }
     for name, model in models.items():
-        found = list(rows(model, name, given.stock))
+        found = list(rows(model, name, stock))
         layers = next(row.path for row in found if row.name == "layers")
         card = json.loads(layers.read_text())["userDefinedMetadata"]["packager"]
         shape = [size or 1 for size in card["inputs"][0]["shape"]]
