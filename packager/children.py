@@ -1,6 +1,6 @@
 """Child processes that do what could crash, leak or pollute the parent.
 
-A worker module calls `serve(handlers)`; the parent holds a `Child` and calls those handlers by
+A worker module calls `handlers.serve`; the parent holds a `Child` and calls its handlers by
 name. Requests and answers are JSON lines over the child's standard input and output; whatever
 libraries print goes to a log file, which is shown when the child dies or on `--verbose`.
 """
@@ -8,7 +8,6 @@ libraries print goes to a log file, which is shown when the child dies or on `--
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -16,29 +15,31 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from packager import errors, sandbox
-from packager.errors import PackagerError
-
-Handler = Callable[..., Any]
+from packager.cache import Cache
+from packager.errors import ChildCrashed
 
 _LOG_TAIL_LINES = 12
 # Converting models of gigabytes takes minutes; what takes hours never ends.
 LIMIT_S = 3 * 3600.0
-_answers: IO[str] | None = None  # in a child, the way to its parent
 
 
 @dataclass(frozen=True)
 class _Request:
+    """What was asked; `key` and `writes` where the answer may be remembered."""
+
     text: str
     stage: str
     keep: bool
+    key: str = ""
+    writes: tuple[Path, ...] = ()
 
 
 class Pending:
@@ -64,14 +65,18 @@ class Child:
     When the child dies, the request that it was working on fails. It is started again, is told
     once more what it must know (requests marked `keep`), and goes on with the requests after it.
 
+    With a cache it starts when something is asked that no earlier build has answered.
+
     Args:
-        module: Dotted name of a module that calls `serve` when run.
+        module: Dotted name of a module that calls `handlers.serve` when run.
         verbose: Let the child's own output through to standard error.
         temporary: A folder for the child's temporary files, which TensorFlow leaves behind.
         trusted: It runs code that the user has named, which may need the network and the user's
             environment; otherwise it gets neither. See sandbox.py.
         limit_s: A request that takes longer ends the child.
         environment: Variables of the child before the usual ones; None takes one away.
+        cache: Answers of earlier builds. Those of a trusted child are not remembered: nobody knows
+            what the user's code depends on.
 
     Attributes:
         on_event: Called with what a handler `tell`s before it answers.
@@ -86,6 +91,7 @@ class Child:
         trusted: bool = False,
         limit_s: float = LIMIT_S,
         environment: Mapping[str, str | None] | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self.on_event: Callable[[Any], None] = lambda event: None
         self._module = module
@@ -95,10 +101,17 @@ class Child:
         self._trusted = trusted
         self._limit_s = limit_s
         self._is_late = False
+        self._cache = None if trusted else cache
+        # What the child has been told to keep, as keys; None once one of them has no key.
+        self._state: list[str] | None = []
+        self._process: subprocess.Popen[str] | None = None
         self._requests: list[_Request] = []
-        self._answers: list[dict[str, Any]] = []
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._sent: deque[int] = deque()  # the requests that the child has yet to answer
+        self._remembered: set[int] = set()
         self._replayed = 0
-        self._start()
+        if self._cache is None:
+            self._start()
 
     def __enter__(self) -> Child:
         return self
@@ -111,23 +124,76 @@ class Child:
     ) -> None:
         self.close(at_once=kind is not None)
 
-    def submit(self, method: str, stage: str, *, keep: bool = False, **arguments: Any) -> Pending:
+    def submit(
+        self,
+        method: str,
+        stage: str,
+        *,
+        keep: bool = False,
+        reads: Sequence[str] | None = None,
+        writes: Sequence[Path] = (),
+        **arguments: Any,
+    ) -> Pending:
         """Asks for `method(**arguments)`.
 
         Args:
             method: A name in the worker's handlers.
             stage: What this does, for messages: `converting tflite/float32`.
             keep: Ask again first when the child has to be started again.
+            reads: Where the answer may be remembered: names of the arguments that are files or
+                folders it depends on. All others that are paths are, or hold, what is written.
+            writes: The files and folders that this writes.
             **arguments: JSON values; paths may be given as `Path`.
         """
         text = json.dumps({"method": method, "arguments": arguments}, default=str)
-        self._requests.append(_Request(text, stage, keep))
-        self._send(text)
-        return Pending(self, len(self._requests) - 1)
+        key = "" if reads is None else self._key(method, arguments, reads, writes)
+        if keep and self._state is not None:
+            self._state = [*self._state, key] if key else None
+        number = len(self._requests)
+        self._requests.append(_Request(text, stage, keep, key, tuple(writes)))
+        answer = self._cache.restore(key, writes) if self._cache and key else None
+        if answer is None:
+            self._send(number)
+        else:
+            self._answers[number] = answer
+            self._remembered.add(number)
+        return Pending(self, number)
 
-    def call(self, method: str, stage: str, *, keep: bool = False, **arguments: Any) -> Any:
-        """Asks and waits."""
-        return self.submit(method, stage, keep=keep, **arguments).result()
+    def _key(
+        self,
+        method: str,
+        arguments: Mapping[str, Any],
+        reads: Sequence[str],
+        writes: Sequence[Path],
+    ) -> str:
+        """The name of the answer in the cache; empty where it has none."""
+        if self._cache is None or self._state is None:
+            return ""
+        described = {}
+        for name, value in arguments.items():
+            if name in reads and value is not None:
+                described[name] = self._cache.digest(Path(value))
+            elif not isinstance(value, Path):
+                described[name] = value
+            elif not any(value == path or value in path.parents for path in writes):
+                raise TypeError(f"{method}: {name} is a path that is neither read nor written")
+        return self._cache.key(
+            {"module": self._module, "state": self._state, "method": method, "given": described}
+        )
+
+    def call(
+        self,
+        method: str,
+        stage: str,
+        *,
+        keep: bool = False,
+        reads: Sequence[str] | None = None,
+        writes: Sequence[Path] = (),
+        **arguments: Any,
+    ) -> Any:
+        """Asks and waits; see `submit`."""
+        pending = self.submit(method, stage, keep=keep, reads=reads, writes=writes, **arguments)
+        return pending.result()
 
     def again(self, child: Child | None = None) -> Child:
         """Asks another child what this one must keep: the one given, or a new one of this kind."""
@@ -142,15 +208,18 @@ class Child:
             )
         for request in self._to_tell_again():
             child._requests.append(request)
-            child._send(request.text)
-            child.receive(len(child._requests) - 1)
+            number = len(child._requests) - 1
+            child._send(number)
+            child.receive(number)
         return child
 
     def receive(self, number: int) -> Any:
         """Returns the answer to request `number`; earlier answers are kept for their askers."""
-        while len(self._answers) <= number:
-            self._answers.append(self._read())
+        while number not in self._answers:
+            self._answer_next()
         answer = self._answers[number]
+        if self._cache and self._requests[number].key:
+            self._cache.count(hit=number in self._remembered)
         if "error" in answer:
             error = errors.by_name(answer["error"])(answer["message"], hint=answer["hint"])
             error.add_note(answer["traceback"])
@@ -159,6 +228,8 @@ class Child:
 
     def close(self, *, at_once: bool = False) -> None:
         """Ends the child: closing its input lets it finish, `at_once` kills it."""
+        if self._process is None:
+            return
         if at_once:
             self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
@@ -185,19 +256,37 @@ class Child:
             text=True,
             encoding="utf-8",
         )
+        known = self._to_tell_again()
+        self._replayed = len(known)
+        for request in known:
+            self._write(request.text)
 
-    def _send(self, text: str) -> None:
+    def _send(self, number: int) -> None:
+        if self._process is None:
+            self._start()
+        self._sent.append(number)
+        self._write(self._requests[number].text)
+
+    def _write(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # _read() tells how the child ended
-            if self._process.stdin is not None:
+            if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.write(text + "\n")
                 self._process.stdin.flush()
 
-    def _read(self) -> dict[str, Any]:
-        """Reads the answer to the first request that has none."""
+    def _answer_next(self) -> None:
+        """Waits for the answer to the first request that has none, and remembers it."""
+        number = self._sent.popleft()
+        request = self._requests[number]
+        answer = self._answers[number] = self._read(request)
+        # A refusal depends on the same as what is made.
+        if self._cache and request.key and answer.get("error", "") in ("", "UnsupportedError"):
+            self._cache.store(request.key, answer, request.writes)
+
+    def _read(self, request: _Request) -> dict[str, Any]:
         while True:
             line = self._line()
             if not line:
-                crash = self._crash()
+                crash = self._crash(request.stage)
                 self._go_on()
                 return crash
             answer: dict[str, Any] = json.loads(line)
@@ -211,25 +300,30 @@ class Child:
                 return answer
 
     def _line(self) -> str:
+        process = self._running()
         timer = threading.Timer(self._limit_s, self._end_late)
         timer.daemon = True
         timer.start()
         try:
-            return self._process.stdout.readline() if self._process.stdout else ""
+            return process.stdout.readline() if process.stdout else ""
         finally:
             timer.cancel()
 
     def _end_late(self) -> None:
         self._is_late = True
-        self._process.kill()
+        self._running().kill()
 
-    def _crash(self) -> dict[str, Any]:
-        code = self._process.wait()
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ChildCrashed(f"{self._module} has not been started")
+        return self._process
+
+    def _crash(self, stage: str) -> dict[str, Any]:
+        code = self._running().wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._is_late:
             how = f"ended by packager: it took longer than {self._limit_s:g} s"
             self._is_late = False
-        stage = self._requests[len(self._answers)].stage
         return {
             "error": "ChildCrashed",
             "message": f"the process that was {stage} died ({how})",
@@ -239,66 +333,20 @@ class Child:
 
     def _go_on(self) -> None:
         """Starts again and sends what the child must know and what it has not begun."""
-        done = len(self._answers) + 1
         self.close(at_once=True)
         self._start()
-        known = self._to_tell_again()
-        self._replayed = len(known)
-        for request in (*known, *self._requests[done:]):
-            self._send(request.text)
+        for number in self._sent:
+            self._write(self._requests[number].text)
 
     def _to_tell_again(self) -> list[_Request]:
         """What another process must know: the answered requests marked `keep` that did not fail."""
-        answered = zip(self._requests, self._answers, strict=False)
-        return [request for request, answer in answered if request.keep and "error" not in answer]
+        answered = [(r, self._answers.get(i)) for i, r in enumerate(self._requests) if r.keep]
+        return [r for r, answer in answered if answer is not None and "error" not in answer]
 
     def _log_tail(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-_LOG_TAIL_LINES:])
-
-
-def serve(handlers: dict[str, Handler]) -> None:
-    """Answers requests from standard input until it ends.
-
-    Standard output is kept for answers: what libraries print there goes to standard error.
-    """
-    global _answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this process ends
-    answers = _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    gc.disable()  # the first request imports TensorFlow, whose objects are not garbage
-    for line in sys.stdin:
-        request = json.loads(line)
-        answers.write(json.dumps(_answer(handlers, request)) + "\n")
-        answers.flush()
-        gc.enable()
-    # TensorFlow's and LiteRT's thread pools sometimes hang in their destructors.
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def tell(event: Any) -> None:
-    """In a child: lets the parent know something before the answer, as a JSON value."""
-    if _answers is not None:
-        _answers.write(json.dumps({"event": event}) + "\n")
-        _answers.flush()
-
-
-def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"value": handlers[request["method"]](**request["arguments"])}
-    except PackagerError as error:
-        name, message, hint = type(error).__name__, error.message, error.hint
-    except Exception as error:
-        name = "ConversionError"
-        message, hint = errors.brief(error), ""
-    return {
-        "error": name,
-        "message": message,
-        "hint": hint,
-        "traceback": traceback.format_exc(),
-    }
 
 
 def _environment(

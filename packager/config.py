@@ -97,6 +97,7 @@ class Config:
         web: Put the web app with its runtimes into the bundle; implies `fused_layers`.
         verify: Run the artifacts and compare them with the model; a flag, never in a file.
         force: Replace a bundle of the same version; a flag, never in a file.
+        cache: Take results of earlier builds; a flag, never in a file.
     """
 
     model: Model = field(default_factory=Model)
@@ -122,6 +123,7 @@ class Config:
     web: bool = False
     verify: bool = True
     force: bool = False
+    cache: bool = True
 
     def to_yaml(self, relative_to: Path | None = None) -> str:
         """Returns the resolved configuration as YAML; `load` reads it back.
@@ -246,9 +248,10 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "web": Values.switch,
         "verify": Values.switch,
         "force": Values.switch,
+        "cache": Values.switch,
     },
 }
-_FLAGS_ONLY = ("force", "allow_unsafe_code", "allow_op", "verify")
+_FLAGS_ONLY = ("force", "cache", "allow_unsafe_code", "allow_op", "verify")
 # `model: digits.keras` is short for `model: {source: digits.keras}`.
 _SHORT_FORMS = {Model: "source", DataSource: "source"}
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
+    from packager.cache import Cache
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -33,6 +35,7 @@ class Reporter:
         stages: What has been done, for the report.
         warnings: What was warned about, for the report.
         command: The command line, for the report; empty in a program.
+        cache: Results of earlier builds; a stage that took all of its own from there says so.
     """
 
     quiet: bool = False
@@ -40,6 +43,7 @@ class Reporter:
     stages: list[Stage] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     command: str = ""
+    cache: Cache | None = None
     _rich: RichConsole | None = None
 
     @property
@@ -56,10 +60,17 @@ class Reporter:
         """Times a stage; what is appended to the yielded list becomes its detail."""
         detail: list[str] = []
         start = time.perf_counter()
+        before = self._counts()
         animated = not self.quiet and sys.stderr.isatty()
         with self.rich.status(name) if animated else contextlib.nullcontext():
             yield detail
+        after = self._counts()
+        if after[0] > before[0] and after[1] == before[1]:
+            detail.append("cached")
         self.done(name, time.perf_counter() - start, ", ".join(detail))
+
+    def _counts(self) -> tuple[int, int]:
+        return (self.cache.hits, self.cache.misses) if self.cache else (0, 0)
 
     def done(self, name: str, seconds: float, detail: str = "") -> None:
         """Prints the line of a finished stage."""

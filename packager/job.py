@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packager.bundle import Artifact, Manifest, Refusal
+from packager.cache import Cache
 from packager.children import Child
 from packager.config import Config
 from packager.console import Reporter
@@ -40,6 +41,7 @@ class Job:
         work: A scratch folder.
         source: The TensorFlow child, with the model open.
         litert: The LiteRT child.
+        cache: Results of earlier builds.
         data: The samples; None until they are prepared.
         artifacts: What was made.
         refused: What has no exact form in its format.
@@ -60,6 +62,7 @@ class Job:
     work: Path
     source: Child
     litert: Child
+    cache: Cache
     data: Samples | None = None
     artifacts: list[Artifact] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packager.cache import Cache
 from packager.children import Child, Pending
 from packager.config import Model
 from packager.console import Reporter
@@ -31,9 +32,17 @@ def recognise(model: Model) -> ModelFile:
     )
 
 
-def child(module: str, model: Model, work: Path, reporter: Reporter) -> Child:
-    """Starts a worker that opens the model; it is confined unless the user has named code."""
-    return Child(module, verbose=reporter.verbose, temporary=work, trusted=model.runs_code)
+def child(
+    module: str, model: Model, work: Path, reporter: Reporter, cache: Cache | None = None
+) -> Child:
+    """Returns a worker that opens the model; it is confined unless the user has named code."""
+    return Child(
+        module,
+        verbose=reporter.verbose,
+        temporary=work,
+        trusted=model.runs_code,
+        cache=cache,
+    )
 
 
 def open_source(
@@ -44,6 +53,7 @@ def open_source(
     reporter: Reporter,
     *,
     keep_python: bool = False,
+    cache: Cache | None = None,
 ) -> Opened:
     """Opens the model and leaves it open in the child.
 
@@ -54,6 +64,7 @@ def open_source(
         work: A scratch folder.
         reporter: Where the stages are shown.
         keep_python: Run a Keras 3 model as it is, without a graph.
+        cache: Answers of earlier builds.
 
     Returns:
         The answer of the child's `open`: ends, number of parameters, versions, and why no graph
@@ -68,7 +79,7 @@ def open_source(
             opened = _open(source, model, found.source, found.format, found, keep_python)
         _warn_of_text(opened, reporter)
         return opened
-    with child("packager.loaders.tf_keras_worker", model, work, reporter) as old:
+    with child("packager.loaders.tf_keras_worker", model, work, reporter, cache) as old:
         return open_keras2(model, found, source, old, work, reporter)
 
 
@@ -81,6 +92,7 @@ def open_keras2(
         "open",
         "opening the Keras 2 model in tf-keras",
         keep=True,
+        reads=_files_of(found.architecture),
         source=found.source,
         format=found.format,
         architecture=found.architecture,
@@ -95,7 +107,8 @@ def open_keras2(
                 if not reference.result():
                     return _without_reference(model, found, source, reporter)
                 path = work / "keras2.h5"
-                old.call("save_h5", "describing the Keras 2 model by its layers", path=path)
+                stage = "describing the Keras 2 model by its layers"
+                old.call("save_h5", stage, reads=(), writes=[path], path=path)
                 with _naming(found.source, path):
                     opened = _open(source, model, str(path), "keras_h5", found)
             detail.append("rebuilt for Keras 3")
@@ -119,6 +132,7 @@ def _open(
         "open",
         "opening the model",
         keep=True,
+        reads=_files_of(found.architecture),
         source=path,
         format=file_format,
         saved_by=found.saved_by,
@@ -129,6 +143,11 @@ def _open(
         keep_python=keep_python,
     )
     return opened
+
+
+def _files_of(architecture: str) -> list[str]:
+    """Which arguments of `open` are files; an architecture may be a function of the user's."""
+    return ["source", "architecture"] if Path(architecture).is_file() else ["source"]
 
 
 def _without_reference(model: Model, found: ModelFile, source: Child, reporter: Reporter) -> Opened:
@@ -157,7 +176,8 @@ def _exported(
         except NoReferenceError as error:
             raise reason from error
         folder = work / "tf-keras-export"
-        ends = old.call("export", "exporting the Keras 2 model with tf-keras", folder=folder)
+        stage = "exporting the Keras 2 model with tf-keras"
+        ends = old.call("export", stage, reads=(), writes=[folder], folder=folder)
         detail.append("no exact form in Keras 3")
     reporter.warn(
         f"{reason.message}. tf-keras exported the model instead: there are no Keras layers to"
@@ -167,6 +187,7 @@ def _exported(
         "open",
         "opening what tf-keras exported",
         keep=True,
+        reads=["source"],
         source=folder,
         format="saved_model",
         saved_by=found.saved_by,

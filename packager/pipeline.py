@@ -22,6 +22,7 @@ from packager import (
     web,
 )
 from packager.bundle import Golden, Manifest
+from packager.cache import Cache, from_environment
 from packager.children import Child, Pending, scratch
 from packager.config import Config
 from packager.console import Reporter, human_size
@@ -103,12 +104,16 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             publish.staging(base, version, force=config.force) as stage,
         ):
             return _write_unverified(config, found, stage, *described, reporter)
+    cache = from_environment() if config.cache else Cache(None)
+    reporter.cache = cache
     with (
         _storage_errors(Path(config.output)),
         publish.staging(base, version, force=config.force) as stage,
         scratch("build") as work,
-        opening.child("packager.loaders.worker", config.model, work, reporter) as source,
-        Child("packager.quantize.worker", verbose=reporter.verbose, temporary=work) as litert,
+        opening.child("packager.loaders.worker", config.model, work, reporter, cache) as source,
+        Child(
+            "packager.quantize.worker", verbose=reporter.verbose, temporary=work, cache=cache
+        ) as litert,
     ):
         early = _early(config, found, stage, work, reporter)
         opened = opening.open_source(
@@ -118,9 +123,10 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             work,
             reporter,
             keep_python=[t.id for t in selection.targets] == ["keras"],
+            cache=cache,
         )
         manifest = describe.manifest_of(config, found, stage, opened)
-        job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert)
+        job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert, cache)
         if early is not None and early[0] == manifest.ends():
             job.data = early[1]
         else:
@@ -224,7 +230,9 @@ def _make(job: Job) -> tuple[Manifest, dict[str, Any]]:
     job.source.close()
     if not job.config.verify:
         return store_golden(manifest, job.folder, source_outputs, data), inside_tflite(job)
-    verified = verify_artifacts(manifest, job.folder, job.work, source_outputs, data, job.reporter)
+    verified = verify_artifacts(
+        manifest, job.folder, job.work, source_outputs, data, job.reporter, job.cache
+    )
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
     if inside:
         found = Inside(
@@ -234,6 +242,7 @@ def _make(job: Job) -> tuple[Manifest, dict[str, Any]]:
             layers=json.loads((job.work / tfjs.LAYERS).read_text(encoding="utf-8")),
             logits=logits,
             opened=job.source.again,
+            cache=job.cache,
         )
         with job.reporter.stage("look into the TF.js model"):
             verified = replace(verified, manifest=tfjs_check.check(verified.manifest, found))
@@ -250,7 +259,12 @@ def _ask_inside(job: Job, data: Samples) -> Pending | None:
     folder = job.work / "logits"
     folder.mkdir()
     return job.source.submit(
-        "probe", "computing the logits", inputs=data.golden_inputs, outputs=folder
+        "probe",
+        "computing the logits",
+        reads=["inputs"],
+        writes=[folder],
+        inputs=data.golden_inputs,
+        outputs=folder,
     )
 
 
@@ -285,7 +299,10 @@ def _ask_source(job: Job, data: Samples) -> tuple[SourceOutputs, list[Pending]]:
         if inputs is not None and folder is not None:
             folder.mkdir()
             stage = "running the source model"
-            pending.append(job.source.submit(method, stage, inputs=inputs, outputs=folder))
+            asked = job.source.submit(
+                method, stage, reads=["inputs"], writes=[folder], inputs=inputs, outputs=folder
+            )
+            pending.append(asked)
     return outputs, pending
 
 
@@ -344,6 +361,8 @@ def _publish(
     bundle.write_json(manifest, stage.folder / bundle.MANIFEST)
     report.write(stage.folder, manifest, reporter, measured or {})
     result = BuildResult(stage.target, manifest, tuple(failures))
+    if reporter.cache:
+        reporter.cache.trim()
     if result.rejected:
         return replace(result, path=publish.reject(stage))
     publish.publish(stage, force=config.force)

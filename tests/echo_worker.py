@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from packager.children import serve
-from packager.errors import DataError
+from packager.errors import DataError, UnsupportedError
+from packager.handlers import serve
 
 KNOWN = {}
 
@@ -19,6 +19,18 @@ def noisy():
     print("on standard output")
     os.system("echo from a child of the child")
     return "quiet"
+
+
+def double(source, target):
+    """Writes a file twice over into a folder; tells which process did it."""
+    text = Path(source).read_text()
+    Path(target).mkdir(exist_ok=True)
+    (Path(target) / "twice.txt").write_text(2 * text)
+    return os.getpid()
+
+
+def unsupported():
+    raise UnsupportedError("no form of it", hint="another")
 
 
 def refuse():
@@ -71,6 +83,7 @@ if __name__ == "__main__":
             "allocate": allocate,
             "connect": connect,
             "divide": lambda by: 1 / by,
+            "double": double,
             "environment": lambda: dict(os.environ),
             "leave": leave,
             "limits": limits,
@@ -80,6 +93,7 @@ if __name__ == "__main__":
             "refuse": refuse,
             "remember": lambda value: KNOWN.update(value=value),
             "segfault": segfault,
+            "unsupported": unsupported,
             "sleep": lambda seconds: time.sleep(seconds),
         }
     )

@@ -1,6 +1,6 @@
 """A child process that holds a model of Keras 2 in tf-keras, the reference for what it computes.
 
-Run as `python -m packager.loaders.tf_keras_worker`; see `packager.children`. Files with embedded
+Run as `python -m packager.loaders.tf_keras_worker`; see `packager.handlers`. Files with embedded
 code have been refused before.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from packager.children import serve
 from packager.errors import ModelError, NoReferenceError, brief
+from packager.handlers import serve
 from packager.loaders import names, recurrent, trace_check
 from packager.loaders.model_file import FUNCTION, weights_link
 from packager.loaders.opened import Tensors

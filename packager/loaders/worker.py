@@ -1,6 +1,6 @@
 """The TensorFlow child process: opens the source model and makes what needs TensorFlow.
 
-Run as `python -m packager.loaders.worker`; see `packager.children`.
+Run as `python -m packager.loaders.worker`; see `packager.handlers`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from packager.children import serve
 from packager.errors import ConversionError, ModelError, PackagerError, UsageError, brief
+from packager.handlers import serve
 from packager.loaders import (
     activations,
     as_python,

@@ -34,6 +34,8 @@ def ranges(job: Job, plan: Plan | None) -> Path:
         job.litert.call(
             "calibrate",
             "calibrating",
+            reads=["model", "samples"],
+            writes=[path],
             model=job.integer_base,
             samples=job.data.calibration_inputs,
             ranges=path,

@@ -62,6 +62,8 @@ def calibrate(litert: Child, model: Path, inputs: Path, work: Path) -> dict[str,
         litert.call(
             "calibrate",
             "calibrating one half",
+            reads=["model", "samples"],
+            writes=[found[f"min_max.{half}"]],
             model=model,
             samples=folder,
             ranges=found[f"min_max.{half}"],

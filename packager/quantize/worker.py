@@ -1,6 +1,6 @@
 """The LiteRT child process: completes, quantizes and describes `.tflite` files.
 
-Run as `python -m packager.quantize.worker`; see `packager.children`. TensorFlow and LiteRT do not
+Run as `python -m packager.quantize.worker`; see `packager.handlers`. TensorFlow and LiteRT do not
 share a process: their copies of abseil and protobuf can deadlock.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from packager import tflite_file
 from packager.bundle import to_json
-from packager.children import serve
 from packager.errors import ConfigError, ConversionError, UnsupportedError, brief
+from packager.handlers import serve
 from packager.quantize import layer_errors, op_layers, trials
 from packager.quantize.plan import Plan, rules
 from packager.quantize.recipes import RECIPES, Rule

@@ -47,6 +47,7 @@ def _layers(job: Job) -> dict[str, Any]:
             found[artifact.id] = job.litert.call(
                 "layers",
                 f"comparing the layers of {artifact.id}",
+                reads=["model", "other", "samples"],
                 model=job.float_files[artifact.id],
                 other=job.folder / artifact.path,
                 samples=job.data.golden_inputs,

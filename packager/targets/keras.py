@@ -25,7 +25,9 @@ def ask(job: Job) -> Pending | None:
     path.parent.mkdir()
     if job.manifest.source.format == "keras3":
         return None
-    return job.source.submit("write_keras", "writing the Keras model", path=path)
+    return job.source.submit(
+        "write_keras", "writing the Keras model", reads=(), writes=[path], path=path
+    )
 
 
 def files(job: Job, target: Target) -> list[Path]:

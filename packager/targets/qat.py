@@ -89,14 +89,15 @@ def _write(
         raw = job.work / "qat-converter.tflite"
         written = child.call("write", f"converting {target.id}", tflite=raw, keras_file=float_model)
         described = job.litert.call(
-            "complete", f"completing {target.id}", source=raw, target=path,
+            "complete", f"completing {target.id}", reads=["source"], writes=[path],
+            source=raw, target=path,
             inputs=written["inputs"], outputs=written["outputs"], mode=target.mode,
         )  # fmt: skip
         if job.config.qat.require_integer:
             samples.refuse_floats(described)
         runtime = Runtime("tflite", described["min_version"])
         card = {**job.manifest.card(), "runtime": to_json(runtime)}
-        job.litert.call("embed_card", f"embedding the card of {target.id}", path=path, card=card)
+        tflite.embed_card(job, target, path, card)
         artifact = tflite.describe(job.manifest.name, target.mode, path, described, runtime)
         detail.append(human_size(artifact.size_bytes))
         detail.append(f"{described['integer_op_share']:.0%} integer operators")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from packager.job import Job
     from packager.targets import Target
 
-_PARTS = ("saved_model.pb", "fingerprint.pb", "variables", "assets", "assets.extra")
+WRITTEN = ("saved_model.pb", "fingerprint.pb", "variables", "assets")
+_EXTRA = "assets.extra"
 
 
 def concrete_function(opened: OpenedModel, shapes: dict[str, tuple[int | None, ...]]) -> Any:
@@ -81,12 +82,15 @@ def _has_resources(function: Any, opened: OpenedModel) -> bool:
 
 def ask(job: Job) -> Pending:
     """Asks for the SavedModel's files in the bundle's folder."""
-    return job.source.submit("write_saved_model", "writing the SavedModel", folder=job.folder)
+    parts = [job.folder / name for name in WRITTEN]
+    return job.source.submit(
+        "write_saved_model", "writing the SavedModel", reads=(), writes=parts, folder=job.folder
+    )
 
 
 def files(job: Job, target: Target) -> list[Path]:
     """What belongs to the SavedModel."""
-    return [job.folder / name for name in _PARTS]
+    return [job.folder / name for name in (*WRITTEN, _EXTRA)]
 
 
 def make(job: Job, pending: Pending) -> None:
@@ -99,6 +103,8 @@ def make(job: Job, pending: Pending) -> None:
             job.source.call(
                 "write_warmup",
                 "writing warm-up requests",
+                reads=["samples"],
+                writes=[job.folder / _EXTRA],
                 folder=job.folder,
                 model_name=job.manifest.name,
                 samples=job.data.golden_inputs,

@@ -29,7 +29,11 @@ LAYERS = "tfjs-layers.json"
 def ask(job: Job) -> Pending:
     """Asks for the model's layers and weights."""
     return job.source.submit(
-        "write_layer_graph", "describing the layers", folder=job.work / "layers"
+        "write_layer_graph",
+        "describing the layers",
+        reads=(),
+        writes=[job.work / "layers"],
+        folder=job.work / "layers",
     )
 
 

@@ -23,6 +23,8 @@ def ask(job: Job) -> Pending:
     return job.source.submit(
         "write_tfjs_graph",
         f"writing {ID}",
+        reads=(),
+        writes=[job.folder / "tfjs" / "graph"],
         folder=job.folder / "tfjs" / "graph",
         card=job.manifest.card(),
         weights=job.config.tfjs_weights,

@@ -167,15 +167,19 @@ def ask(job: Job) -> tuple[Pending, Pending | None, Pending]:
     base = job.source.submit(
         "convert_tflite",
         "converting tflite/float32",
+        reads=(),
+        writes=[job.work / "converter.tflite"],
         path=job.work / "converter.tflite",
         input_shapes=shapes,
     )
-    names = job.source.submit("layer_names", "naming the layers")
+    names = job.source.submit("layer_names", "naming the layers", reads=())
     if not any(target.calibrated for target in job.selection.of(__name__)):
         return base, None, names
     unrolled = job.source.submit(
         "convert_unrolled",
         "unrolling the recurrent layers",
+        reads=(),
+        writes=[job.work / "unrolled-converter.tflite"],
         path=job.work / "unrolled-converter.tflite",
         input_shapes=shapes,
     )
@@ -212,7 +216,13 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
 
 def _complete(job: Job, source: Path, target: Path, ends: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = job.litert.call(
-        "complete", f"completing {target.name}", source=source, target=target, **ends
+        "complete",
+        f"completing {target.name}",
+        reads=["source"],
+        writes=[target],
+        source=source,
+        target=target,
+        **ends,
     )
     return found
 
@@ -231,6 +241,7 @@ def _unroll(job: Job, targets: Sequence[Target], base: Path, pending: Pending | 
         job.litert.call(
             "compare",
             "comparing the unrolled file with the one with loops",
+            reads=["model", "other", "samples"],
             model=base,
             other=unrolled,
             samples=job.data.golden_inputs,
@@ -246,6 +257,8 @@ def _calibrate(job: Job, targets: Sequence[Target], base: Path) -> None:
         constant = job.litert.call(
             "calibrate",
             "calibrating",
+            reads=["model", "samples"],
+            writes=[job.work / RANGES],
             model=base,
             samples=job.data.calibration_inputs,
             ranges=job.work / RANGES,
@@ -270,6 +283,8 @@ def _make_variant(
             described = job.litert.call(
                 "quantize",
                 f"quantizing {target.id}",
+                reads=["model", "ranges"],
+                writes=[path],
                 model=base,
                 target=path,
                 mode=target.mode,
@@ -281,7 +296,7 @@ def _make_variant(
         runtime = Runtime("tflite", described["min_version"])
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.
         card = {**job.manifest.card(), "runtime": to_json(runtime)}
-        job.litert.call("embed_card", f"embedding the card of {target.id}", path=path, card=card)
+        embed_card(job, target, path, card)
         artifact = describe(job.manifest.name, target.mode, path, described, runtime)
         detail.append(human_size(artifact.size_bytes))
         if target.calibrated:
@@ -292,6 +307,12 @@ def _make_variant(
         job.artifacts.append(artifact)
         job.operators[target.id] = described["ops"]
         job.float_files[target.id] = base
+
+
+def embed_card(job: Job, target: Target, path: Path, card: dict[str, Any]) -> None:
+    """Stores the card in a finished file."""
+    stage = f"embedding the card of {target.id}"
+    job.litert.call("embed_card", stage, reads=["path"], writes=[path], path=path, card=card)
 
 
 def describe(

@@ -11,11 +11,13 @@ import numpy as np
 
 from packager import bundle
 from packager.bundle import Artifact, Gate, Manifest
+from packager.cache import Cache
 from packager.console import Reporter
 from packager.errors import EnvironmentLacks, PackagerError
 from packager.samples import Samples
 from packager.verify import gates, golden, metrics, runners
 from packager.verify.metrics import Task, output_range
+from packager.verify.recorded import record as record_or_reuse
 from packager.verify.runners import Runner
 
 Array = np.ndarray[Any, Any]
@@ -59,6 +61,7 @@ def verify_artifacts(
     source: SourceOutputs,
     data: Samples,
     reporter: Reporter,
+    cache: Cache,
 ) -> Verified:
     """Verifies all artifacts of a bundle that is being built.
 
@@ -72,6 +75,7 @@ def verify_artifacts(
         source: What the source model answers.
         data: The samples.
         reporter: Where the stages are shown.
+        cache: Answers of the runners in earlier builds.
     """
     outputs = {s.name: np.load(source.golden / f"{s.name}.npy") for s in manifest.outputs}
     measured = source.evaluation or source.golden
@@ -84,7 +88,7 @@ def verify_artifacts(
         name: metrics.largest_difference(array, np.load(source.nudged / f"{name}.npy"))
         for name, array in outputs.items()
     }
-    job = _Verification(manifest, folder, work, source, data, outputs, ranges, rounding)
+    job = _Verification(manifest, folder, work, source, data, outputs, ranges, rounding, cache)
     recorded, skipped, failures = job.run_all(reporter)
     tolerances = {
         a.id: golden.tolerances(a, manifest.outputs, ranges, rounding, job.kernels.get(a.id, {}))
@@ -124,6 +128,7 @@ class _Verification:
     outputs: dict[str, Array]
     ranges: dict[str, float]
     rounding: dict[str, float]
+    cache: Cache
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def run_all(
@@ -162,7 +167,7 @@ class _Verification:
             evaluation = (self.data.evaluation_inputs, self._path(artifact, "evaluation"))
             evaluation[1].mkdir()
         runner = runners.for_kind(artifact.runtime.kind)
-        state = runner.record(self.folder, artifact, record, evaluation)
+        state = self._record(artifact, runner, record, evaluation)
         if state["status"] == "skipped":
             raise EnvironmentLacks(f"{artifact.id} cannot be run here: {state['reason']}")
         if state["status"] == "failed":
@@ -174,6 +179,18 @@ class _Verification:
         if artifact.runtime.kind == "tflite" and mode.startswith(("int", "qat_int")):
             self.kernels[artifact.id] = self._compare_kernels(artifact, runner, outputs)
         return outputs
+
+    def _record(
+        self,
+        artifact: Artifact,
+        runner: Runner,
+        record: Path,
+        evaluation: tuple[Path, Path] | None,
+        *flags: str,
+    ) -> dict[str, Any]:
+        return record_or_reuse(
+            self.cache, self.folder, self.manifest, runner, artifact, record, evaluation, *flags
+        )
 
     def _read(self, artifact: Artifact, record: Path) -> dict[str, Array]:
         values = json.loads(record.read_text(encoding="utf-8"))[artifact.id]
@@ -188,7 +205,7 @@ class _Verification:
         which round differently within the network.
         """
         record = self._path(artifact, "plain.json")
-        state = runner.record(self.folder, artifact, record, None, "--kernels", "plain")
+        state = self._record(artifact, runner, record, None, "--kernels", "plain")
         if state["status"] != "recorded":
             return {}
         plain = self._read(artifact, record)

@@ -44,6 +44,8 @@ def check(
     found = old.call(
         "run",
         "running the Keras 2 model in tf-keras",
+        reads=(),
+        writes=[reference],
         inputs=inputs,
         outputs=outputs,
         folder=reference,
@@ -55,7 +57,12 @@ def check(
         )
         return "not compared"
     source.call(
-        "predict", "running the rebuilt model", inputs=reference / "inputs", outputs=rebuilt
+        "predict",
+        "running the rebuilt model",
+        reads=["inputs"],
+        writes=[rebuilt],
+        inputs=reference / "inputs",
+        outputs=rebuilt,
     )
     limit = MAX_DIFF_MIXED if found["mixed"] else MAX_DIFF
     worst = 0.0

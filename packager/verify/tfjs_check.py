@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from packager.bundle import Artifact, GateCheck, Manifest
+from packager.cache import Cache
 from packager.children import Child
 from packager.errors import PackagerError
-from packager.verify import runners
+from packager.verify import recorded, runners
 
 # Of the logits' range. Deep nets without a softmax stay below it; what computes something else
 # does not.
@@ -36,6 +37,7 @@ class Inside:
         layers: TF.js' layer by the path of the Keras layer, in the model's order.
         logits: Outputs that the source wrote as `logits/0.npy`, … into the scratch folder.
         opened: Opens the source model again in a child process.
+        cache: Answers of the runner in earlier builds.
     """
 
     folder: Path
@@ -44,6 +46,7 @@ class Inside:
     layers: dict[str, str]
     logits: list[str]
     opened: Callable[[], AbstractContextManager[Child]]
+    cache: Cache
 
 
 def check(manifest: Manifest, inside: Inside) -> Manifest:
@@ -144,8 +147,16 @@ def _run(
     """What these layers of the TF.js model give on the golden samples."""
     outputs = inside.work / f"tfjs-layers{len(list(inside.work.glob('tfjs-layers*')))}"
     runner = runners.for_kind(KIND)
-    runner.run(
-        inside.folder / artifact.path, inside.inputs, outputs, "--layers", ",".join(layers), *flags
+    model, given = inside.folder / artifact.path, ("--layers", ",".join(layers), *flags)
+    key = inside.cache.key(
+        {
+            "runner": [runner.name, *given],
+            "content": recorded.content(inside.folder, artifact, inside.cache),
+            "inputs": inside.cache.digest(inside.inputs),
+        }
+    )
+    inside.cache.remembered(
+        key, [outputs], lambda: runner.run(model, inside.inputs, outputs, *given)
     )
     return {name: np.load(outputs / f"{name}.npy") for name in layers}
 

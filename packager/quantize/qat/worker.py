@@ -1,6 +1,6 @@
 """The training process: opens the model, trains its twin and writes the converter's file.
 
-Run as `python -m packager.quantize.qat.worker`; see `packager.children`.
+Run as `python -m packager.quantize.qat.worker`; see `packager.handlers`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from packager.children import serve, tell
 from packager.errors import DataError, UnsupportedError
+from packager.handlers import serve, tell
 from packager.loaders.worker import Worker
 from packager.quantize.qat import devices
 from packager.quantize.qat.settings import Qat
