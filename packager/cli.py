@@ -41,6 +41,7 @@ def cli() -> None:
 @build_options
 @click.option("--force", is_flag=True, help="Replace a bundle of the same version.")
 @options(*trust_options)
+@click.option("--jobs", "-j", type=int, metavar="N", help="Processes side by side (one per core).")
 @click.option("--no-cache", is_flag=True, help="Take nothing from earlier builds.")
 @click.option("--no-verify", is_flag=True, help="Run no artifact; gates are skipped, not passed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")

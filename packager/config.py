@@ -98,6 +98,7 @@ class Config:
         verify: Run the artifacts and compare them with the model; a flag, never in a file.
         force: Replace a bundle of the same version; a flag, never in a file.
         cache: Take results of earlier builds; a flag, never in a file.
+        jobs: How many processes work side by side; a flag, never in a file.
     """
 
     model: Model = field(default_factory=Model)
@@ -124,6 +125,7 @@ class Config:
     verify: bool = True
     force: bool = False
     cache: bool = True
+    jobs: int = os.cpu_count() or 1
 
     def to_yaml(self, relative_to: Path | None = None) -> str:
         """Returns the resolved configuration as YAML; `load` reads it back.
@@ -249,9 +251,10 @@ _READERS: dict[type, dict[str, Read | type]] = {
         "verify": Values.switch,
         "force": Values.switch,
         "cache": Values.switch,
+        "jobs": Values.whole,
     },
 }
-_FLAGS_ONLY = ("force", "cache", "allow_unsafe_code", "allow_op", "verify")
+_FLAGS_ONLY = ("force", "cache", "jobs", "allow_unsafe_code", "allow_op", "verify")
 # `model: digits.keras` is short for `model: {source: digits.keras}`.
 _SHORT_FORMS = {Model: "source", DataSource: "source"}
 

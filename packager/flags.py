@@ -170,6 +170,7 @@ def mapping(model: str | None, flags: dict[str, Any]) -> dict[str, Any]:
         "verify": False if flags.get("no_verify") else None,
         "force": flags.get("force") or None,
         "cache": False if flags.get("no_cache") else None,
+        "jobs": flags.get("jobs"),
     }
 
 

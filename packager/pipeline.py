@@ -231,7 +231,14 @@ def _make(job: Job) -> tuple[Manifest, dict[str, Any]]:
     if not job.config.verify:
         return store_golden(manifest, job.folder, source_outputs, data), inside_tflite(job)
     verified = verify_artifacts(
-        manifest, job.folder, job.work, source_outputs, data, job.reporter, job.cache
+        manifest,
+        job.folder,
+        job.work,
+        source_outputs,
+        data,
+        job.reporter,
+        job.cache,
+        job.config.jobs,
     )
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
     if inside:

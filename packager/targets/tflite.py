@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packager import runtime_profiles
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
+from packager.children import Child
 from packager.console import human_size
 from packager.errors import UnsupportedError, brief
 from packager.loaders import graph
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from packager.job import Job
 
 _LARGEST_BYTES = 2**31 - 2**20
+# A float file from this size on is worth another process for its variants.
+_WORTH_A_PROCESS = 20_000_000
 _FLEX_OP = re.compile(r"'tf\.([A-Za-z0-9]+)' op is neither|Flex ops: Flex(\w+)")
 # TFLite's kernels compute in float32 and in integers.
 _NO_KERNELS = ("float16", "bfloat16", "float64", "complex64", "complex128")
@@ -204,10 +208,17 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
     job.layer_names = tuple(pending[2].result())
     _calibrate(job, [t for t in integer if not job.lost(t)], integer_base)
     plans = decide.plans(job, [t for t in integer if not job.lost(t)], integer_base)
-    for target in targets:
-        if not job.lost(target):
-            model = integer_base if target.calibrated else base
-            _make_variant(job, target, model, described, plans.get(target.id))
+    bases = {t.id: integer_base if t.calibrated else base for t in targets if not job.lost(t)}
+    with _quantizers(job, base, len(bases)) as children:
+        asked = {
+            target.id: _ask_variant(
+                job, children[i % len(children)], target, bases[target.id], plans.get(target.id)
+            )
+            for i, target in enumerate(t for t in targets if t.id in bases)
+        }
+        for target in targets:
+            if target.id in bases and not job.lost(target):
+                _make_variant(job, target, bases[target.id], asked[target.id] or described)
     if any(artifact.id == "tflite/edgetpu" for artifact in job.artifacts):
         from packager.edgetpu import build  # reads files with LiteRT's schema
 
@@ -271,27 +282,66 @@ def _calibrate(job: Job, targets: Sequence[Target], base: Path) -> None:
             )
 
 
-def _make_variant(
-    job: Job, target: Target, base: Path, described: dict[str, Any], plan: Plan | None
-) -> None:
+@contextlib.contextmanager
+def _quantizers(job: Job, base: Path, wanted: int) -> Iterator[list[Child]]:
+    """LiteRT children: one more for each core where a file is so large that it pays."""
+    size = base.stat().st_size if base.exists() else 0
+    count = min(job.config.jobs, wanted) if size >= _WORTH_A_PROCESS else 1
+    with contextlib.ExitStack() as stack:
+        more = [
+            stack.enter_context(
+                Child(
+                    "packager.quantize.worker",
+                    verbose=job.reporter.verbose,
+                    temporary=job.work,
+                    cache=job.cache,
+                )
+            )
+            for _ in range(1, count)
+        ]
+        yield [job.litert, *more]
+
+
+def _ask_variant(
+    job: Job, child: Child, target: Target, base: Path, plan: Plan | None
+) -> Pending | None:
+    """Asks for a quantized variant; None for the float file itself."""
     (path,) = files(job, target)
     path.parent.mkdir(exist_ok=True)
+    if target.mode == "float32":
+        return None
+    with job.losing([target]):
+        return child.submit(
+            "quantize",
+            f"quantizing {target.id}",
+            reads=["model", "ranges"],
+            writes=[path],
+            model=base,
+            target=path,
+            mode=target.mode,
+            ranges=decide.ranges(job, plan) if target.calibrated else None,
+            plan=None if plan is None else plan.to_json(),
+            layers=list(job.layer_names),
+        )
+    return None
+
+
+def _make_variant(job: Job, target: Target, base: Path, made: Pending | dict[str, Any]) -> None:
+    """Finishes a variant.
+
+    Args:
+        job: The build.
+        target: The artifact.
+        base: The float file that it is made from.
+        made: The pending description of the quantized file, or that of the float file.
+    """
+    (path,) = files(job, target)
     with job.making([target], target.id, path) as detail:
-        if target.mode == "float32":
+        if isinstance(made, dict):
             path.write_bytes(base.read_bytes())
+            described = made
         else:
-            described = job.litert.call(
-                "quantize",
-                f"quantizing {target.id}",
-                reads=["model", "ranges"],
-                writes=[path],
-                model=base,
-                target=path,
-                mode=target.mode,
-                ranges=decide.ranges(job, plan) if target.calibrated else None,
-                plan=None if plan is None else plan.to_json(),
-                layers=list(job.layer_names),
-            )
+            described = made.result()
         runtime_profiles.check(job.config.runtimes, described)
         runtime = Runtime("tflite", described["min_version"])
         # The runtime is part of a lone file's card: it has no manifest to keep old ones away.

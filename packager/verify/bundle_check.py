@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from packager.bundle import Manifest
 from packager.console import Reporter
 from packager.errors import GateFailed, PackagerError
 from packager.verify import runners
-from packager.verify.check import PARALLEL
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def show(result: BundleCheck, reporter: Reporter) -> None:
 
 def _run(folder: Path, manifest: Manifest, allow_code: bool) -> tuple[dict[str, Any], ...]:
     kinds = list(dict.fromkeys(a.runtime.kind for a in manifest.artifacts))
-    with runners.pool(PARALLEL) as pool:
+    with runners.pool(os.cpu_count() or 1) as pool:
         answers = list(pool.map(lambda kind: _run_kind(folder, manifest, kind, allow_code), kinds))
     found = {answer["id"]: answer for group in answers for answer in group}
     return tuple(

@@ -25,8 +25,6 @@ Array = np.ndarray[Any, Any]
 Recorded = dict[str, dict[str, Array]]
 _LARGEST = ("max_abs_diff", "range_diff")
 UNVERIFIED = Gate("skipped", "not verified: --no-verify")
-# Each runner computes on one thread; the machine's cores are shared by this many.
-PARALLEL = 2
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ def verify_artifacts(
     data: Samples,
     reporter: Reporter,
     cache: Cache,
+    jobs: int,
 ) -> Verified:
     """Verifies all artifacts of a bundle that is being built.
 
@@ -76,6 +75,7 @@ def verify_artifacts(
         data: The samples.
         reporter: Where the stages are shown.
         cache: Answers of the runners in earlier builds.
+        jobs: How many runners work side by side; each computes on one thread.
     """
     outputs = {s.name: np.load(source.golden / f"{s.name}.npy") for s in manifest.outputs}
     measured = source.evaluation or source.golden
@@ -88,7 +88,9 @@ def verify_artifacts(
         name: metrics.largest_difference(array, np.load(source.nudged / f"{name}.npy"))
         for name, array in outputs.items()
     }
-    job = _Verification(manifest, folder, work, source, data, outputs, ranges, rounding, cache)
+    job = _Verification(
+        manifest, folder, work, source, data, outputs, ranges, rounding, cache, jobs
+    )
     recorded, skipped, failures = job.run_all(reporter)
     tolerances = {
         a.id: golden.tolerances(a, manifest.outputs, ranges, rounding, job.kernels.get(a.id, {}))
@@ -129,6 +131,7 @@ class _Verification:
     ranges: dict[str, float]
     rounding: dict[str, float]
     cache: Cache
+    jobs: int
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def run_all(
@@ -142,7 +145,7 @@ class _Verification:
         for artifact in self.manifest.artifacts:
             groups.setdefault(artifact.runtime.kind, []).append(artifact)
         with reporter.stage("verify with the shipped runners") as detail:
-            with runners.pool(PARALLEL) as pool:
+            with runners.pool(self.jobs) as pool:
                 tasks = {
                     a.id: pool.submit(self._run_one, a) for group in groups.values() for a in group
                 }
@@ -188,8 +191,17 @@ class _Verification:
         evaluation: tuple[Path, Path] | None,
         *flags: str,
     ) -> dict[str, Any]:
+        parts = max(1, self.jobs // len(self.manifest.artifacts))
         return record_or_reuse(
-            self.cache, self.folder, self.manifest, runner, artifact, record, evaluation, *flags
+            self.cache,
+            self.folder,
+            self.manifest,
+            runner,
+            artifact,
+            record,
+            evaluation,
+            *flags,
+            parts=parts,
         )
 
     def _read(self, artifact: Artifact, record: Path) -> dict[str, Array]:

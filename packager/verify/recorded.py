@@ -26,6 +26,7 @@ def record(
     values: Path,
     evaluation: tuple[Path, Path] | None,
     *flags: str,
+    parts: int = 1,
 ) -> dict[str, Any]:
     """As `Runner.record`; the answer of an earlier build where nothing that counts has changed.
 
@@ -34,7 +35,7 @@ def record(
     """
 
     def run() -> dict[str, Any]:
-        return runner.record(bundle, artifact, values, evaluation, *flags)
+        return runner.record(bundle, artifact, values, evaluation, *flags, parts=parts)
 
     if artifact.runtime.kind == "keras":
         return run()

@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from packager import assets, sandbox
 from packager.bundle import Artifact
@@ -21,6 +24,8 @@ from packager.errors import EnvironmentLacks, PackagerError
 TIMEOUT_S = 3600.0
 # A layers model with a wrong node index makes TF.js load for ever.
 TFJS_TIMEOUT_S = 900.0
+# Fewer evaluation samples than this are not worth another process.
+_LEAST_PART = 1000
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Runner:
         values: Path,
         evaluation: tuple[Path, Path] | None,
         *flags: str,
+        parts: int = 1,
     ) -> dict[str, Any]:
         """Runs one artifact on the golden samples, and on evaluation samples if there are any.
 
@@ -53,6 +59,7 @@ class Runner:
             values: File for the values of the golden samples.
             evaluation: Folders of `<input>.npy` arrays and for `<output>.npy` arrays.
             flags: More flags of the runner's `verify`.
+            parts: How many processes share the evaluation samples.
 
         Returns:
             The artifact's entry in the runner's answer; evaluated unless it is `skipped`.
@@ -76,9 +83,33 @@ class Runner:
         # Only for TensorFlow does a second process cost more than the run itself.
         answer = self._call(*command, *(data if self.name == "server" else []))
         found: dict[str, Any] = next(a for a in answer["artifacts"] if a["id"] == artifact.id)
-        if data and self.name != "server" and found["status"] != "skipped":
-            self._call("run", str(bundle / artifact.path), *data)
+        if evaluation and self.name != "server" and found["status"] != "skipped":
+            self._run_parts(bundle / artifact.path, *evaluation, parts)
         return found
+
+    def _run_parts(self, model: Path, inputs: Path, outputs: Path, parts: int) -> None:
+        """As `run`, with the samples shared between processes where there are many."""
+        counts = [len(np.load(path, mmap_mode="r")) for path in inputs.glob("*.npy")]
+        parts = min(parts, counts[0] // _LEAST_PART)
+        if parts < 2:
+            self.run(model, inputs, outputs)
+            return
+        with tempfile.TemporaryDirectory(dir=outputs.parent) as work:
+            edges = np.linspace(0, counts[0], parts + 1).astype(int)
+            folders = [Path(work) / str(i) for i in range(parts)]
+            for folder, start, end in zip(folders, edges, edges[1:], strict=True):
+                (folder / "inputs").mkdir(parents=True)
+                for path in inputs.glob("*.npy"):
+                    part = np.load(path, mmap_mode="r")[start:end]
+                    np.save(folder / "inputs" / path.name, part)
+            with ThreadPoolExecutor(parts) as threads:
+                ran = [
+                    threads.submit(self.run, model, folder / "inputs", folder / "outputs")
+                    for folder in folders
+                ]
+            for done in ran:
+                done.result()
+            _join([folder / "outputs" for folder in folders], outputs)
 
     def verify(self, bundle: Path, *, allow_code: bool = False) -> dict[str, Any]:
         """Runs all artifacts of this runner's kinds on the golden samples.
@@ -189,6 +220,21 @@ def _started(command: list[str], *, is_trusted: bool) -> Iterator[subprocess.Pop
     finally:
         with _running.lock:
             _running.processes.discard(process)
+
+
+def _join(folders: list[Path], target: Path) -> None:
+    """Writes the arrays of some folders one after another, as one array per name."""
+    target.mkdir(exist_ok=True)
+    for first in folders[0].glob("*.npy"):
+        arrays = [np.load(folder / first.name, mmap_mode="r") for folder in folders]
+        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+        joined = np.lib.format.open_memmap(
+            target / first.name, mode="w+", dtype=arrays[0].dtype, shape=shape
+        )
+        start = 0
+        for array in arrays:
+            joined[start : start + len(array)] = array
+            start += len(array)
 
 
 def _flags(folders: tuple[Path, Path]) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from packager.bundle import Artifact, Runtime
@@ -177,3 +178,38 @@ def test_a_runner_without_an_answer_is_killed(
     with pytest.raises(PackagerError, match="gave no answer in 2 s"):
         runner.verify(tmp_path / "one")
     assert not is_alive(int((tmp_path / "one.pid").read_text()))
+
+
+DOUBLE = """
+import json, pathlib, sys
+import numpy as np
+command, model, *rest = sys.argv[1:]
+if command == "verify":
+    print(json.dumps({"artifacts": [{"id": "tflite/int8", "status": "recorded"}]}))
+    sys.exit()
+inputs, outputs = (pathlib.Path(rest[rest.index(flag) + 1]) for flag in ("--inputs", "--outputs"))
+outputs.mkdir(exist_ok=True)
+x = np.load(inputs / "x.npy")
+with open(model + ".log", "a") as log:
+    log.write(f"{len(x)}\\n")
+np.save(outputs / "y.npy", 2 * x)
+print("{}")
+"""
+
+
+@pytest.mark.parametrize(("count", "shared"), [(2501, [833, 834, 834]), (999, [999])])
+def test_many_evaluation_samples_are_shared_between_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, shared: list[int]
+) -> None:
+    (tmp_path / "double.py").write_text(DOUBLE)
+    runner = Runner("edge", ("tflite",), (sys.executable, str(tmp_path / "double.py")))
+    inputs, outputs = tmp_path / "inputs", tmp_path / "outputs"
+    inputs.mkdir()
+    x = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
+    np.save(inputs / "x.npy", x)
+    monkeypatch.setattr(runners, "_LEAST_PART", 800)
+    runner.record(tmp_path, ARTIFACT, tmp_path / "values", (inputs, outputs), parts=4)
+    log = (tmp_path / "a.tflite.log").read_text().split()
+    assert sorted(map(int, log)) == shared
+    assert np.array_equal(np.load(outputs / "y.npy"), 2 * x)
+    assert [p.name for p in tmp_path.glob("tmp*")] == []
