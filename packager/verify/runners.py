@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class Runner:
         with tempfile.TemporaryDirectory(dir=outputs.parent) as work:
             edges = np.linspace(0, counts[0], parts + 1).astype(int)
             folders = [Path(work) / str(i) for i in range(parts)]
-            for folder, start, end in zip(folders, edges, edges[1:], strict=True):
+            for folder, (start, end) in zip(folders, pairwise(edges), strict=True):
                 (folder / "inputs").mkdir(parents=True)
                 for path in inputs.glob("*.npy"):
                     part = np.load(path, mmap_mode="r")[start:end]
