@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.build import ROOT, WORK
+from bench.build import WORK
 
+ROOT = Path(__file__).resolve().parents[1]
 FOLDER = WORK / "scale"
 DIGITS = ROOT / "examples" / "digits"
 READER = ROOT / ".venv-tfjs-reader"

@@ -37,7 +37,7 @@ def record(
     def run() -> dict[str, Any]:
         return runner.record(bundle, artifact, values, evaluation, *flags, parts=parts)
 
-    if artifact.runtime.kind == "keras":
+    if cache.folder is None or artifact.runtime.kind == "keras":
         return run()
     described = to_json(manifest)
     key = cache.key(

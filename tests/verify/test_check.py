@@ -8,6 +8,7 @@ import pytest
 
 from packager import bundle
 from packager.bundle import Artifact, InputSpec, Manifest, OutputSpec, Runtime, Source
+from packager.cache import Cache
 from packager.console import Reporter
 from packager.errors import EnvironmentLacks
 from packager.samples import Samples
@@ -42,7 +43,7 @@ class StandIn:
         self.style, self.golden, self.evaluation = style, golden, evaluation
         self.status = status
 
-    def record(self, folder, artifact, values, evaluation):
+    def record(self, folder, artifact, values, evaluation, *, parts=1):
         if self.status == "lacks":
             raise EnvironmentLacks("no such runtime", hint="pip install runtime")
         if evaluation and self.status in (None, "failed later"):
@@ -103,7 +104,8 @@ def verified(tmp_path, monkeypatch, runners, *, evaluation=True):
     )
     golden = work / "golden-source"
     source = SourceOutputs(golden, golden, work / "evaluation-source" if evaluation else None)
-    found = verify_artifacts(manifest, folder, work, source, data, Reporter(quiet=True))
+    reporter, cache = Reporter(quiet=True), Cache(None)
+    found = verify_artifacts(manifest, folder, work, source, data, reporter, cache, jobs=2)
     samples = json.loads((folder / bundle.GOLDEN).read_text())
     return found, {a.id: a for a in found.manifest.artifacts}, samples
 
@@ -233,7 +235,16 @@ def test_a_threshold_of_zero_is_no_default(tmp_path, threshold, accuracy):
     data = Samples((), golden, False, golden, 4, np.array([0, 0, 0, 1]), None, None)
     source = SourceOutputs(golden, golden, golden)
     job = check._Verification(
-        manifest, tmp_path, tmp_path, source, data, {"y": values}, {"y": 0.3}, {"y": 0.0}
+        manifest,
+        tmp_path,
+        tmp_path,
+        source,
+        data,
+        {"y": values},
+        {"y": 0.3},
+        {"y": 0.0},
+        cache=Cache(None),
+        jobs=2,
     )
     found = job._measure(Artifact("m", "m", Runtime("tflite")), {"y": values})
     assert found["accuracy"] == accuracy
