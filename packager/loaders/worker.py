@@ -27,7 +27,7 @@ from packager.loaders import (
 )
 from packager.loaders.opened import OpenedModel
 from packager.targets import saved_model as saved_model_target
-from packager.targets import tfjs_graph_writer, tfjs_weights, tflite, warmup
+from packager.targets import tfjs_graph_writer, tfjs_weights, tflite_convert, warmup
 
 
 class Worker:
@@ -128,9 +128,24 @@ class Worker:
         """Writes TensorFlow Serving's warm-up requests into the bundle's folder."""
         warmup.write(Path(folder), model_name, Path(samples))
 
-    def convert_tflite(self, path: str, input_shapes: dict[str, list[int]]) -> dict[str, Any]:
-        """Writes the converter's float TFLite file; returns the order of its ends."""
-        return tflite.convert(self.opened, Path(path), input_shapes)
+    def convert_tflite(
+        self,
+        path: str,
+        input_shapes: dict[str, list[int]],
+        values: str = "",
+        inside: list[int] | None = None,
+    ) -> dict[str, Any]:
+        """Writes the converter's float TFLite file; returns the order of its ends.
+
+        Args:
+            path: The file.
+            input_shapes: Shapes of the inputs.
+            values: A folder for large weights, which then stay out of the file.
+            inside: Of these, those that the converter must see.
+        """
+        return tflite_convert.convert(
+            self.opened, Path(path), input_shapes, Path(values) if values else None, inside or ()
+        )
 
     def convert_unrolled(
         self, path: str, input_shapes: dict[str, list[int]]
@@ -141,7 +156,7 @@ class Worker:
             None where the model has no recurrent layers.
         """
         with recurrent.unrolled(self.opened.keras_model) as found:
-            return tflite.convert(self.opened, Path(path), input_shapes) if found else None
+            return tflite_convert.convert(self.opened, Path(path), input_shapes) if found else None
 
     def layer_names(self) -> list[str]:
         """Names of the Keras model's layers in topological order, nested ones too; else none."""

@@ -17,7 +17,7 @@ from packager import tflite_file
 from packager.bundle import to_json
 from packager.errors import ConfigError, ConversionError, UnsupportedError, brief
 from packager.handlers import serve
-from packager.quantize import layer_errors, op_layers, trials
+from packager.quantize import filled, layer_errors, op_layers, trials
 from packager.quantize.plan import Plan, rules
 from packager.quantize.recipes import RECIPES, Rule
 
@@ -30,10 +30,32 @@ Calibration = dict[str, dict[str, Any]]
 
 
 def complete(
-    source: str, target: str, inputs: list[str], outputs: list[str], mode: str = "float32"
+    source: str,
+    target: str,
+    inputs: list[str],
+    outputs: list[str],
+    mode: str = "float32",
+    weights: list[dict[str, Any]] | None = None,
+    values: str = "",
 ) -> dict[str, Any]:
-    """Turns the converter's file into the artifact: names, signature, check."""
+    """Turns the converter's file into the artifact: weights, names, signature, check.
+
+    Args:
+        source: The converter's file.
+        target: The file to write.
+        inputs: Names of its inputs, in order.
+        outputs: Names of its outputs, in order.
+        mode: What it promises.
+        weights: Those that stayed outside; see `filled.fill`.
+        values: The folder of their values.
+
+    Returns:
+        The description; or `missing`, the weights that the converter must see.
+    """
     model = tflite_file.read(Path(source))
+    missing = filled.fill(model, weights, Path(values)) if weights else []
+    if missing:
+        return {"missing": missing}
     tflite_file.name_ends(model, inputs, outputs)
     _fix_shapes(model)
     tflite_file.write(model, Path(target))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,152 +12,20 @@ from packager import runtime_profiles
 from packager.bundle import Artifact, ArtifactTensor, Quantization, Runtime, from_json, to_json
 from packager.children import Child
 from packager.console import human_size
-from packager.errors import UnsupportedError, brief
-from packager.loaders import graph
-from packager.loaders.opened import End, OpenedModel
+from packager.errors import ConversionError
 from packager.quantize import decide
 from packager.quantize.decide import RANGES
 from packager.quantize.plan import Plan
-from packager.targets import Target, saved_model
+from packager.targets import Target
 
 if TYPE_CHECKING:
     from packager.children import Pending
     from packager.job import Job
 
-_LARGEST_BYTES = 2**31 - 2**20
+_CONVERTED = "converter.tflite"
+_WEIGHTS = "converter-weights"
 # A float file from this size on is worth another process for its variants.
 _WORTH_A_PROCESS = 20_000_000
-_FLEX_OP = re.compile(r"'tf\.([A-Za-z0-9]+)' op is neither|Flex ops: Flex(\w+)")
-# TFLite's kernels compute in float32 and in integers.
-_NO_KERNELS = ("float16", "bfloat16", "float64", "complex64", "complex128")
-_RESHAPING = ("Identity", "Reshape", "ExpandDims", "Squeeze", "PlaceholderWithDefault")
-_LOCATION = re.compile(r'loc\((?:fused\[)?"?([^"\]]+)"')
-
-
-def fixed_shape(end: End, given: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """The static shape of a device artifact's input.
-
-    Args:
-        end: The input.
-        given: Shapes from `--input-shape`, by input name, with the batch axis; under the empty
-            name, the shape of the only input.
-
-    Raises:
-        UnsupportedError: A free axis other than the batch was not given.
-    """
-    wanted = tuple(given.get(end.name) or given.get(end.source_name) or given.get("") or ())
-    shape: tuple[int | None, ...] = wanted or ((1, *end.shape[1:]) if end.shape else ())
-    fits = len(shape) == len(end.shape) and all(
-        n is None or i == 0 or n == m for i, (n, m) in enumerate(zip(end.shape, shape, strict=True))
-    )
-    if not fits:
-        raise UnsupportedError(
-            f"--input-shape {end.name}={','.join(map(str, shape))} does not fit the model's"
-            f" {list(end.shape)}"
-        )
-    if shape and shape[0] != 1:
-        raise UnsupportedError(
-            f"--input-shape {end.name}: the batch of a device file is 1, received {shape[0]}"
-            if wanted
-            else f"the input {end.name!r} has a fixed batch of {shape[0]}; a device file has 1"
-        )
-    free = [n for n in shape if n is None]
-    if free:
-        raise UnsupportedError(
-            f"the input {end.name!r} has free axes: {list(end.shape)}; a device file has none",
-            hint=f"give them: --input-shape {end.name}=1,"
-            + ",".join("N" if n is None else str(n) for n in end.shape[1:]),
-        )
-    return tuple(n for n in shape if n is not None)
-
-
-def convert(opened: OpenedModel, path: Path, input_shapes: dict[str, list[int]]) -> dict[str, Any]:
-    """Writes the converter's float file.
-
-    The variables are frozen into the graph first. That path is three times as fast as through
-    a SavedModel on disk (1.6 s against 5.0 s for MobileNetV2), and cannot lose them as
-    `from_concrete_functions` on a Keras 3 model does.
-
-    Returns:
-        `inputs` and `outputs`: the names of the graph's ends in the order of the file.
-
-    Raises:
-        UnsupportedError: An operator has no builtin form; names it and its layer.
-    """
-    import tensorflow as tf
-    from tensorflow.python.framework import convert_to_constants
-
-    if "" in input_shapes and len(opened.inputs) > 1:
-        raise UnsupportedError(
-            f"--input-shape: which of the inputs {', '.join(e.name for e in opened.inputs)}?",
-            hint="name it: --input-shape NAME=1,60,36",
-        )
-    _refuse_dtypes(opened)
-    _refuse_size(opened)
-    shapes = {end.name: fixed_shape(end, input_shapes) for end in opened.inputs}
-    function = saved_model.concrete_function(opened, dict(shapes))
-    frozen = convert_to_constants.convert_variables_to_constants_v2(function)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([frozen])
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    try:
-        path.write_bytes(converter.convert())
-    except Exception as error:
-        raise _explain(error) from error
-    return {
-        "inputs": [tensor.name.partition(":")[0] for tensor in frozen.inputs],
-        # A dictionary's values leave a traced function in the order of its sorted keys.
-        "outputs": sorted(end.name for end in opened.outputs),
-    }
-
-
-def _refuse_size(opened: OpenedModel) -> None:
-    """A FlatBuffer's offsets have 31 bits; every variant is made from the float32 file."""
-    size = sum(math.prod(v.shape) for v in opened.variables) * 4
-    if size >= _LARGEST_BYTES:
-        raise UnsupportedError(
-            f"the weights take {human_size(size)} in float32, and a TFLite file holds less than"
-            " 2.15 GB",
-            hint="serve the SavedModel, or use the TF.js artifacts, which have no such limit",
-        )
-
-
-def _refuse_dtypes(opened: OpenedModel) -> None:
-    for end in (*opened.inputs, *opened.outputs):
-        if end.dtype == "string":
-            ops = _operators_on(opened, end)
-            raise UnsupportedError(
-                f"the input {end.name!r} is text; TFLite has no builtin form of the TensorFlow"
-                f" operators that read it: {', '.join(ops)}",
-                hint="export a signature that starts after the text has become numbers; the"
-                " SavedModel keeps it all",
-            )
-        if end.dtype in _NO_KERNELS:
-            raise UnsupportedError(
-                f"the tensor {end.name!r} is {end.dtype}; TFLite computes in float32",
-                hint="build the model with keras.config.set_dtype_policy('float32') and load the"
-                " weights into it",
-            )
-
-
-def _operators_on(opened: OpenedModel, end: End) -> list[str]:
-    """Types of the TensorFlow operators that read an input, those that only reshape it aside."""
-    shapes = {e.name: saved_model.free_batch(e) for e in opened.inputs}
-    function = saved_model.concrete_function(opened, shapes)
-    tensor = function.graph.get_tensor_by_name(f"{end.name}:0")
-    return sorted(graph.readers(tensor, function.graph, _RESHAPING))
-
-
-def _explain(error: Exception) -> UnsupportedError:
-    text = str(error)
-    ops = sorted({name for pair in _FLEX_OP.findall(text) for name in pair if name})
-    locations = [place for place in _LOCATION.findall(text) if "/" in place]
-    where = f" (at {locations[0]})" if locations else ""
-    if ops:
-        return UnsupportedError(
-            f"TFLite has no builtin form of the TensorFlow operators {', '.join(ops)}{where}",
-            hint="replace the layer that uses them; the SavedModel keeps them: --only saved_model",
-        )
-    return UnsupportedError(f"TensorFlow's TFLite converter failed: {brief(error)}")
 
 
 def ask(job: Job) -> tuple[Pending, Pending | None, Pending]:
@@ -172,8 +39,9 @@ def ask(job: Job) -> tuple[Pending, Pending | None, Pending]:
         "convert_tflite",
         "converting tflite/float32",
         reads=(),
-        writes=[job.work / "converter.tflite"],
-        path=job.work / "converter.tflite",
+        writes=[job.work / _CONVERTED, job.work / _WEIGHTS],
+        path=job.work / _CONVERTED,
+        values=job.work / _WEIGHTS,
         input_shapes=shapes,
     )
     names = job.source.submit("layer_names", "naming the layers", reads=())
@@ -201,7 +69,7 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
     base = job.work / "float32.tflite"
     described: dict[str, Any] = {}
     with job.making(targets, "convert to TFLite") as detail:
-        described = _complete(job, job.work / "converter.tflite", base, pending[0].result())
+        described = _complete_base(job, base, pending[0].result())
         detail.append(human_size(base.stat().st_size))
     integer = [t for t in targets if t.calibrated and not job.lost(t)]
     integer_base = _unroll(job, integer, base, pending[1])
@@ -225,11 +93,40 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
         build.finish(job)
 
 
+def _complete_base(job: Job, base: Path, ends: dict[str, Any]) -> dict[str, Any]:
+    """Completes the float file; what the converter changed of a weight, it must see after all."""
+    values = job.work / _WEIGHTS
+    source = job.work / _CONVERTED
+    if not ends["weights"]:
+        return _complete(job, source, base, ends)
+    described = _complete(job, source, base, {**ends, "values": values})
+    if "missing" not in described:
+        return described
+    shutil.rmtree(values)
+    ends = job.source.call(
+        "convert_tflite",
+        "converting tflite/float32 again",
+        reads=(),
+        writes=[source, values],
+        path=source,
+        values=values,
+        input_shapes=job.config.model.input_shape,
+        inside=described["missing"],
+    )
+    described = _complete(job, source, base, {**ends, "values": values})
+    if "missing" in described:
+        raise ConversionError(
+            "tflite/float32: the converter changed weights that were to stay as they are",
+            hint="please report the model's layers",
+        )
+    return described
+
+
 def _complete(job: Job, source: Path, target: Path, ends: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = job.litert.call(
         "complete",
         f"completing {target.name}",
-        reads=["source"],
+        reads=["source", "values"],
         writes=[target],
         source=source,
         target=target,

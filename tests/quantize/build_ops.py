@@ -14,7 +14,7 @@ import numpy as np
 from keras import layers
 
 from packager.loaders.keras3 import open_model
-from packager.targets import tflite
+from packager.targets import tflite_convert
 
 RNG = np.random.default_rng(0)
 SHAPE = (12, 12, 8)
@@ -74,7 +74,7 @@ def main(folder):
     for name, make in LAYERS.items():
         model = build(make)
         opened = open_model(model, name, "callable", "keras")
-        ends = tflite.convert(opened, folder / f"{name}.raw", {})
+        ends = tflite_convert.convert(opened, folder / f"{name}.raw", {})
         np.save(folder / f"{name}.expected.npy", model.predict(inputs[:8], verbose=0))
         (folder / f"{name}.output").write_text(ends["outputs"][0])
 

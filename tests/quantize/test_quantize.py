@@ -299,13 +299,13 @@ def test_the_card_is_found_without_a_flatbuffers_library(ops, tmp_path):
 
 def test_weights_beyond_the_format_s_limit_are_refused_before_the_work():
     from packager.loaders.opened import OpenedModel
-    from packager.targets import tflite
+    from packager.targets import tflite_convert
 
     def opened(*shapes):
         variables = [SimpleNamespace(shape=shape) for shape in shapes]
         return OpenedModel("keras3", "keras", (), (), lambda tensors: tensors, variables)
 
-    tflite._refuse_size(opened((2**14, 2**14), (2**14, 2**14 - 1024)))
+    tflite_convert._refuse_size(opened((2**14, 2**14), (2**14, 2**14 - 1024)))
     with pytest.raises(UnsupportedError, match=r"2\.15 GB in float32") as caught:
-        tflite._refuse_size(opened((2**14, 2**14), (2**14, 2**14)))
+        tflite_convert._refuse_size(opened((2**14, 2**14), (2**14, 2**14)))
     assert "TF.js" in caught.value.hint

@@ -41,14 +41,14 @@ def table(folder):
 def application(folder, name):
     """A float TFLite file of a keras.applications family, its layers and their weights."""
     from packager.loaders.keras3 import open_model
-    from packager.targets import tflite
+    from packager.targets import tflite_convert
 
     size = 128 if name in ("InceptionV3", "Xception") else 96
     model = getattr(keras.applications, name)(
         weights=None, include_top=False, input_shape=(size, size, 3)
     )
     opened = open_model(model, name, "callable", "keras")
-    tflite.convert(opened, folder / f"{name}.tflite", {})
+    tflite_convert.convert(opened, folder / f"{name}.tflite", {})
     layers = list(model._flatten_layers(include_self=False))
     names = list(dict.fromkeys(layer.name for layer in layers))
     kinds = {layer.name: type(layer).__name__ for layer in layers}

@@ -100,7 +100,7 @@ class Trainer:
         """Writes the converter's int8 file and the float model; returns the ends' names."""
         from packager.quantize.qat.exporting import strip, write_tflite
         from packager.quantize.qat.twin import twin_of
-        from packager.targets.tflite import fixed_shape
+        from packager.targets.tflite_convert import fixed_shape
 
         twin, opened = self._outcome.twin, self.loader.opened
         inputs = [end.name for end in opened.inputs]
