@@ -150,39 +150,41 @@ def check(ran: Peaks, code: int = 0) -> None:
 def limit() -> None:
     """A model that no TFLite file holds."""
     model, _ = make("dense2200", 2200)
-    refused = watched("build", model, "--only", "tflite/float16", "-o", FOLDER / "dist")
+    to = ("-o", FOLDER / "dist", "--version", "1", "--force")
+    refused = watched("build", model, "--only", "tflite/float16", *to)
     check(refused, 1)
     reason = next(line for line in refused.output.splitlines() if "2.15 GB" in line)
     print(f"\n2,200 MB, TFLite: refused after {refused.seconds:.0f} s: {reason.strip()}")
-    ran = watched(
-        "build", model, "--only", "tfjs/layers", "--no-verify", "-o", FOLDER / "dist",
-        "--version", "1", "--force",
-    )  # fmt: skip
+    ran = watched("build", model, "--only", "tfjs/layers", "--no-verify", *to)
     check(ran)
     decoded = subprocess.run(
         [sys.executable, "-c", DECODE, READER, FOLDER / "dist/dense2200/1/tfjs/layers", model],
-        capture_output=True, text=True, check=True, cwd=ROOT,
+        capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
+    if decoded.returncode:
+        sys.exit(decoded.stderr[-2000:])
     peaks = ", ".join(f"{kind} {mb:.0f} MB" for kind, mb in ran.mb.items())
     print(f"2,200 MB, TF.js: {ran.seconds:.0f} s, {peaks}; stock reader: {decoded.stdout.strip()}")
 
 
+# The package's own __init__ imports converters, with JAX and another TensorFlow.
 DECODE = """
-import json, sys, zipfile
+import json, sys, types, zipfile
 from pathlib import Path
+package = types.ModuleType("tensorflowjs")
+package.__path__ = [sys.argv[1] + "/tensorflowjs"]
+sys.modules["tensorflowjs"] = package
 sys.path.insert(0, sys.argv[1])
-import h5py, io, numpy as np
+import h5py, numpy as np
 from tensorflowjs import read_weights
 folder = Path(sys.argv[2])
 manifest = json.loads((folder / "model.json").read_text())["weightsManifest"]
-found = {e["name"]: e["data"] for e in read_weights.read_weights(manifest, folder, flatten=True)}
+read = read_weights.read_weights(manifest, str(folder), flatten=True)
+found = {entry["name"]: entry["data"] for entry in read}
 with zipfile.ZipFile(sys.argv[3]) as archive, archive.open("model.weights.h5") as stored:
     with h5py.File(stored, "r") as h5:
-        equal = 0
-        for path in h5["layers"]:
-            for i, value in h5["layers"][path]["vars"].items():
-                same = [n for n, v in found.items() if v.shape == value.shape]
-                equal += any(np.array_equal(found[n], value[()]) for n in same)
+        values = [v[()] for path in h5["layers"].values() for v in path["vars"].values()]
+equal = sum(any(np.array_equal(f, v) for v in values if v.shape == f.shape) for f in found.values())
 print(f"{equal} of {len(found)} weights equal")
 """
 
@@ -194,7 +196,8 @@ def labels() -> None:
     names.write_text("".join(f"class {i}\n" for i in range(1000)))
     data = samples("evaluation", 100, width)
     ran = watched(
-        "build", model, "--labels", names, "--evaluation", data, "-o", FOLDER / "dist",
+        "build", model, "--labels", names, "--evaluation", data, "--min-agreement", "0.9",
+        "-o", FOLDER / "dist",
         "--version", "1", "--force",
     )  # fmt: skip
     check(ran)
@@ -213,11 +216,14 @@ def many_samples() -> None:
     print("|---" * (len(kinds) + 2) + "|")
     with np.load(DIGITS / "data/evaluation.npz") as stored:
         x, y = stored["x"], stored["y"]
+    # int16x8 has no fast kernels here.
+    kept = ["saved_model", "tflite/float32", "tflite/int8", "tfjs/layers"]
+    only = [flag for name in kept for flag in ("--only", name)]
     for times in (5, 50):
         path = FOLDER / "many.npz"
         np.savez(path, x=np.tile(x, (times, 1, 1)), y=np.tile(y, times))
         ran = watched(
-            "build", "--config", DIGITS / "package.yaml", "--evaluation", path,
+            "build", "--config", DIGITS / "package.yaml", "--evaluation", path, *only,
             "-o", FOLDER / "dist", "--force",
         )  # fmt: skip
         check(ran)
