@@ -35,7 +35,7 @@ from packager.job import Failure, Job, remove
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
-from packager.quantize import settings
+from packager.quantize import settings, training_rung
 from packager.report import measure
 from packager.report.inside import inside_tflite
 from packager.report.measure import Measured
@@ -226,6 +226,7 @@ def _make(job: Job) -> tuple[Manifest, dict[str, Any]]:
         return store_golden(manifest, job.folder, source_outputs, data), inside_tflite(job)
     verified = verify_artifacts(manifest, job.folder, job.work, source_outputs, data, job.reporter)
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
+    verified = replace(verified, manifest=training_rung.replaced(job, verified.manifest))
     if inside:
         found = Inside(
             folder=job.folder,
