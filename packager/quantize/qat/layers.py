@@ -163,10 +163,13 @@ class Weighted(keras.layers.Layer):
 
     Attributes:
         statistics_frozen: The normalization uses its moving statistics in training, too.
+        precision: The type that the kernel is applied in. The layer itself is float32: Keras
+            would hand a mixed layer its kernel rounded, and no fake-quantization takes 16 bits.
     """
 
     def __init__(self, inner: Any, norm: Any, activation: str, **arguments: Any) -> None:
-        super().__init__(**arguments)
+        super().__init__(**{**arguments, "dtype": "float32"})
+        self.precision = keras.config.dtype_policy().compute_dtype
         self.inner = inner
         self.norm = norm
         self.activation = activation
@@ -190,7 +193,7 @@ class Weighted(keras.layers.Layer):
         kernel = self.kernel
         if not self.calibrating:
             kernel = self.from_last(fake_quantize_weights(self.to_last(kernel)))
-        y = self.compute(tf.cast(x, self.compute_dtype), tf.cast(kernel, self.compute_dtype))
+        y = self.compute(tf.cast(x, self.precision), tf.cast(kernel, self.precision))
         y = tf.cast(y, tf.float32)
         if self.bias is not None:
             y = tf.nn.bias_add(y, self.bias)
