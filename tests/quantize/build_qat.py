@@ -13,11 +13,13 @@ os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 from packager.quantize import qat
 from packager.quantize.qat.twin import twin_of
 
+ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
 IMAGE, ROW = (12, 12, 8), (24, 8)
 
@@ -258,7 +260,31 @@ def write(folder, chosen):
     (folder / "described.json").write_text(json.dumps(description))
 
 
+def digits(name):
+    """Real digits, as the example's model takes them."""
+    with np.load(ROOT / "examples" / "digits" / "data" / f"{name}.npz") as stored:
+        return stored["x"].astype(np.float32)[..., None] / 255
+
+
+def write_digits(folder):
+    """The example's trained model: its twin's answers to 1,000 digits, and its int8 file."""
+    folder.mkdir()
+    model = keras.saving.load_model(ROOT / "examples" / "digits" / "model.keras")
+    twin = qat.quantize_model(model)
+    qat.calibrate(twin, digits("calibration"))
+    inputs = digits("evaluation")
+    answers = tf.function(twin)
+    outputs = [np.asarray(answers(inputs[i : i + 100])) for i in range(0, len(inputs), 100)]
+    np.savez(folder / "twin.npz", **{f"y_{model.output_names[0]}": np.concatenate(outputs)})
+    np.savez(folder / "inputs.npz", **{model.inputs[0].name: inputs})
+    description = qat.export(twin, folder / "int8.tflite")
+    (folder / "described.json").write_text(json.dumps(description))
+
+
 def main(folder, chosen):
+    if "digits" in chosen:
+        write_digits(folder / "digits")
+        chosen = [name for name in chosen if name != "digits"]
     kind = "float" if chosen[0].startswith("float_") else "integer"
     write(folder / kind, chosen)
 
