@@ -273,6 +273,24 @@ def test_wrong_samples_are_refused_before_the_work(made, tmp_path, file, flags, 
     assert not list(tmp_path.rglob("*.tflite"))
 
 
+def test_a_keras2_layer_without_an_exact_form_is_named(tmp_path):
+    script = ROOT / "tests/loaders/keras2_models.py"
+    command = [sys.executable, script, "--only", tmp_path, "local2d"]
+    subprocess.run(command, capture_output=True, check=True)
+    with np.load(tmp_path / "local2d.npz") as stored:
+        np.savez(tmp_path / "train.npz", x=np.repeat(stored["x0"], 20, axis=0))
+    ran = packager(
+        "build", tmp_path / "local2d.h5", "--train", tmp_path / "train.npz", "--output", tmp_path,
+        "--only", "tflite/qat_int8", "--only", "tflite/float32", "--json",
+    )  # fmt: skip
+    assert ran.code == 1, ran.err
+    assert [a["id"] for a in ran.json["artifacts"]] == ["tflite/float32"]
+    (refused,) = ran.json["refused"]
+    assert "needs layers of Keras 3" in refused["reason"]
+    assert "is a LocallyConnected2D, which has no exact form" in refused["reason"]
+    assert "tflite/int8 needs no training" in refused["hint"]
+
+
 def test_require_integer(made, tmp_path):
     common = (
         "build", made / "elu.keras", "--task", "classification", "--train", made / "train.npz",
