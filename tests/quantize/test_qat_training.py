@@ -310,7 +310,7 @@ def test_a_build_has_the_int8_file_and_the_float_model(made, tmp_path):
         "--evaluation", ROOT / "examples/digits/data/evaluation.npz", "--preprocess", "0..1",
         "--qat-epochs", "1", "--only", "tflite/qat_int8", "--output", tmp_path, "--json",
         # A net that is sure of little changes some answers, most for the better.
-        "--min-agreement", "0.9",
+        "--min-agreement", "0.8",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     (artifact,) = ran.json["artifacts"]
