@@ -84,7 +84,7 @@ class Pool:
         ]
         for key, pending in asked:
             try:
-                self._known[key] = _trial(pending.result())
+                self._known[key] = Trial.from_json(pending.result())
             except PackagerError as error:
                 self._known[key] = error
         return [self._known[key] for key in keys]
@@ -102,7 +102,8 @@ class Pool:
 
     def file(self, path: Path, runs: int = 30) -> Trial:
         """Runs and times a finished file, as if a plan had made it."""
-        return _trial(self.ask("file_trial", f"trying {path.name}", path=path, timed=runs))
+        answer = self.ask("file_trial", f"trying {path.name}", path=path, timed=runs)
+        return Trial.from_json(answer)
 
     def time(self, wanted: Plan, runs: int = 30) -> float:
         """Median milliseconds of one inference of what a plan makes, on one thread."""
@@ -138,10 +139,6 @@ def opened(
         ]
         answers = [p.result() for p in pending]
         yield Pool(children, _reference(answers[0]))
-
-
-def _trial(answer: dict[str, Any]) -> Trial:
-    return Trial(**{**answer, "float_ops": tuple(answer["float_ops"])})
 
 
 def _arguments(subject: Subject, work: Path) -> dict[str, Any]:
