@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras import layers
 
 from packager.quantize import qat
+from packager.quantize.qat.normalizing import normalized
 from packager.quantize.qat.twin import twin_of
 
 ROOT = Path(__file__).parents[2]
@@ -281,7 +282,28 @@ def write_digits(folder):
     (folder / "described.json").write_text(json.dumps(description))
 
 
+def write_normalized(folder):
+    """Two steps of a BatchNormalization in training, by Keras and by the twin."""
+    found = {}
+    for kind in ("keras", "twin"):
+        for form, options in {"full": {}, "bare": {"scale": False, "center": False}}.items():
+            random = np.random.default_rng(0)
+            norm = layers.BatchNormalization(momentum=0.8, epsilon=0.1, **options)
+            norm.build((None, 3, 3, 4))
+            for weight in norm.weights:
+                weight.assign(random.uniform(0.5, 2, weight.shape))
+            for step in range(2):
+                x = tf.constant(random.normal(size=(2, 3, 3, 4)) * [1, 5, 9, 13], tf.float32)
+                own = kind == "keras"
+                y = norm(x, training=True) if own else normalized(norm, x, training=True)
+                found[f"{kind}_{form}_{step}"] = np.asarray(y)
+            for weight in norm.weights:
+                found[f"{kind}_{form}_{weight.name}"] = np.asarray(weight)
+    np.savez(folder / "normalized.npz", **found)
+
+
 def main(folder, chosen):
+    write_normalized(folder)
     if "digits" in chosen:
         write_digits(folder / "digits")
         chosen = [name for name in chosen if name != "digits"]
