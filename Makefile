@@ -93,7 +93,7 @@ test-device: $(STAMP) vendor ## run.py on emulated Raspberry Pis (Debian 12, roo
 	$(PYTEST) -m device tests/device
 
 soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
-	$(PYTEST) -m soak tests/soak tests/tfjs tests/browser
+	$(PYTEST) -m soak tests/soak tests/quantize tests/tfjs tests/browser
 
 fuzz: $(STAMP) ## each reader of other people's bytes for SECONDS (600)
 	$(UV) pip install --quiet --python $(BIN)/python -r requirements/fuzz.txt

@@ -48,7 +48,9 @@ trust_options = (
 )
 
 precision_options = options(
-    click.option("--auto", is_flag=True, help="int8: try algorithms and layers in float."),
+    click.option(
+        "--auto", is_flag=True, help="int8: try algorithms, layers in float, then --train."
+    ),
     click.option("--require-integer", is_flag=True, help="int8, --auto, --train: all integer."),
     click.option("--keep-float", multiple=True, metavar="LAYER", help="int8: these stay float."),
     click.option(

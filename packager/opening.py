@@ -192,6 +192,7 @@ def _exported(
         format="saved_model",
         saved_by=found.saved_by,
         ends=ends,
+        no_layers=reason.message,
     )
     _warn_of_text(opened, reporter)
     return {**opened, "treatment": "exported by tf-keras: Keras 3 has no exact form of it"}

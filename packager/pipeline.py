@@ -36,7 +36,7 @@ from packager.job import Failure, Job, remove
 from packager.loaders.layer_graph import LayerGraph
 from packager.loaders.model_file import ModelFile
 from packager.publish import Staging
-from packager.quantize import settings
+from packager.quantize import settings, training_rung
 from packager.report import measure
 from packager.report.inside import inside_tflite
 from packager.report.measure import Measured
@@ -241,6 +241,7 @@ def _make(job: Job) -> tuple[Manifest, dict[str, Any]]:
         job.config.jobs,
     )
     job.failures += [Failure(name, error) for name, error in verified.failures.items()]
+    verified = replace(verified, manifest=training_rung.replaced(job, verified.manifest))
     if inside:
         found = Inside(
             folder=job.folder,

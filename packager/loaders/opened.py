@@ -44,6 +44,7 @@ class OpenedModel:
         keep_alive: Objects that own resources which the graph refers to.
         left_out: Outputs of text, which nothing compares.
         no_graph: Why no TensorFlow graph holds the model; empty where one does.
+        no_layers: Why a Keras 2 model was exported, so that `keras_model` is None.
     """
 
     format: str
@@ -56,6 +57,7 @@ class OpenedModel:
     keep_alive: list[Any] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
     no_graph: str = ""
+    no_layers: str = ""
 
 
 def check_weights(variables: list[Any], source: str) -> None:

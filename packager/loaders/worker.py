@@ -50,6 +50,7 @@ class Worker:
         allow_unsafe_code: bool = False,
         ends: dict[str, list[list[str]]] | None = None,
         keep_python: bool = False,
+        no_layers: str = "",
     ) -> dict[str, Any]:
         """Opens the model and describes its ends.
 
@@ -64,10 +65,12 @@ class Worker:
             ends: For a SavedModel, `inputs` and `outputs` in the model's order: the signature's
                 name and the model's own name of each.
             keep_python: Run a Keras model without a graph.
+            no_layers: For a SavedModel that was made from a Keras 2 model, why it was.
         """
         objects = custom_objects or []
         if format == "saved_model":
             opened = saved_model.open_folder(source, signature, saved_by, ends)
+            opened = dataclasses.replace(opened, no_layers=no_layers)
         elif format == "callable":
             opened = keras3.open_callable(source, objects)
         elif format == "keras_weights":

@@ -56,14 +56,14 @@ def plans(job: Job, targets: Sequence[Target], base: Path) -> dict[str, Plan]:
     chosen = [target for target in targets if target.mode in _MODES]
     wanted = job.config.int8
     starts = {target.id: _start(wanted, target.mode) for target in chosen}
-    _keep_columns(job, chosen, base, starts)
+    _keep_columns(job, chosen, starts)
     if not wanted.auto:
         # The recipes of `recipes.RECIPES` are the plain plan.
         return {name: plan for name, plan in starts.items() if not _is_plain(plan)}
     found: dict[str, Plan] = {}
     for target in chosen:
         with job.making([target], f"{target.id}: look for what keeps the gates") as detail:
-            found[target.id] = _found(job, target, base, starts[target.id], detail)
+            found[target.id] = _found(job, target, starts[target.id], detail)
     return found
 
 
@@ -76,7 +76,7 @@ def _start(wanted: Int8, mode: str) -> Plan:
     return replace(wanted.plan, float_io=mode == "int8_float_io")
 
 
-def _keep_columns(job: Job, targets: Sequence[Target], base: Path, starts: dict[str, Plan]) -> None:
+def _keep_columns(job: Job, targets: Sequence[Target], starts: dict[str, Plan]) -> None:
     """Keeps the first scaling in float where one scale for the whole input would lose columns."""
     data = job.data
     if data is None or data.calibration_inputs is None:
@@ -94,7 +94,7 @@ def _keep_columns(job: Job, targets: Sequence[Target], base: Path, starts: dict[
             continue
         with (
             job.making([target], f"{target.id}: keep small columns") as detail,
-            pool.opened(_subject(job, base, starts[target.id]), job.work) as trials,
+            pool.opened(subject(job, starts[target.id]), job.work) as trials,
         ):
             sets = columns.first_layers(trials.reference.ops, list(lost))
             start = starts[target.id]
@@ -126,25 +126,25 @@ def _bytes(trial: Trial | PackagerError) -> int:
     return 0 if isinstance(trial, PackagerError) else trial.size_bytes
 
 
-def _found(job: Job, target: Target, base: Path, start: Plan, detail: list[str]) -> Plan:
+def _found(job: Job, target: Target, start: Plan, detail: list[str]) -> Plan:
     """Climbs for one artifact, unless an artifact of the same kind has climbed with success."""
     others = {} if target.mode == "edgetpu" or start.layers else job.climbs
     name, climb = next(((n, c) for n, c in others.items() if c.chosen.holds), (target.id, None))
     if climb is None:
-        climb = job.climbs[name] = _climb(job, base, start, only_int8=target.mode == "edgetpu")
+        climb = job.climbs[name] = _climb(job, start, only_int8=target.mode == "edgetpu")
     steps = f"{len(climb.steps)} steps" if name == target.id else f"as {name}"
     detail.append(f"{steps}: {climb.reason}")
-    return replace(climb.chosen.plan, float_io=start.float_io, uint8_io=start.uint8_io)
+    return replace(climb.chosen.plan or start, float_io=start.float_io, uint8_io=start.uint8_io)
 
 
-def _climb(job: Job, base: Path, start: Plan, *, only_int8: bool) -> Climb:
-    subject = _subject(job, base, start)
+def _climb(job: Job, start: Plan, *, only_int8: bool) -> Climb:
+    tried = subject(job, start)
     data = job.data
     if data is not None and data.calibration_inputs is not None:
-        halved = halves.calibrate(job.litert, base, data.calibration_inputs, job.work)
-        subject = replace(subject, ranges={**subject.ranges, **halved})
-    with pool.opened(subject, job.work, verbose=job.reporter.verbose) as trials:
-        compared = halves.compare(trials, subject.ranges, start)
+        halved = halves.calibrate(job.litert, tried.model, data.calibration_inputs, job.work)
+        tried = replace(tried, ranges={**tried.ranges, **halved})
+    with pool.opened(tried, job.work, verbose=job.reporter.verbose) as trials:
+        compared = halves.compare(trials, tried.ranges, start)
         if compared is not None and not compared.stable:
             job.reporter.warn(halves.sentence(compared))
         integer = only_int8 or job.config.int8.require_integer
@@ -152,14 +152,19 @@ def _climb(job: Job, base: Path, start: Plan, *, only_int8: bool) -> Climb:
         return ladder.climb(conditions, (ladder.algorithms,) if only_int8 else ladder.RUNGS)
 
 
-def _subject(job: Job, base: Path, start: Plan) -> Subject:
-    """The float file with the evaluation samples, or the golden ones where there are none."""
+def subject(job: Job, start: Plan) -> Subject:
+    """The float file with the evaluation samples, or the golden ones where there are none.
+
+    Args:
+        job: The build, whose plans are being or have been decided.
+        start: The plan whose ranges, by each algorithm, are calibrated.
+    """
     data = job.data
-    if data is None:
+    if data is None or job.integer_base is None:
         raise ConfigError("--auto needs evaluation samples", hint="add --evaluation DATA")
     return Subject(
         manifest=job.manifest,
-        model=base,
+        model=job.integer_base,
         ranges={name: ranges(job, replace(start, algorithm=name)) for name in ACTIVATIONS},
         inputs=data.evaluation_inputs or data.golden_inputs,
         targets=data.targets,

@@ -22,17 +22,22 @@ class Step:
 
     Attributes:
         rung: The rung's name.
-        plan: The plan.
+        plan: The plan; None: a file that quantization-aware training made.
         trial: What it gave; None where it could not be made.
         holds: Whether it keeps the gates.
         note: What else there is to say, such as the error.
     """
 
     rung: str
-    plan: Plan
+    plan: Plan | None
     trial: Trial | None
     holds: bool
     note: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return "quantization-aware training" if self.plan is None else self.plan.summary()
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,10 @@ class Ladder:
             trial = replace(trial, latency_ms=self.pool.time(plan))
         except PackagerError as error:
             return Step(rung, plan, None, False, error.message)
+        return self.judged(rung, plan, trial, note)
+
+    def judged(self, rung: str, plan: Plan | None, trial: Trial, note: str = "") -> Step:
+        """The step of what was tried."""
         whole = trial.integer_op_share == 1.0
         if self.integer_only and not whole:
             note = f"stays float: {', '.join(trial.float_ops)}"
@@ -92,7 +101,7 @@ def algorithms(ladder: Ladder, best: Step | None) -> Iterator[Step]:
 
 def higher_precision(ladder: Ladder, best: Step | None) -> Iterator[Step]:
     """The smallest set of layers in float; in int16 where floats are forbidden."""
-    start = best.plan if best is not None else ladder.start
+    start = best.plan if best is not None and best.plan is not None else ladder.start
     precision = "int16" if ladder.integer_only else "float"
     try:
         blamed = blame.blame(ladder.pool, start)
@@ -107,7 +116,7 @@ def higher_precision(ladder: Ladder, best: Step | None) -> Iterator[Step]:
             yield ladder.step("layers", plan, f"{found.tried} sets of layers tried")
 
 
-# Quantization-aware training goes here as the third rung, where training data are given.
+# The third rung makes a file of its own: `training_rung`.
 RUNGS: tuple[Rung, ...] = (algorithms, higher_precision)
 
 
@@ -122,11 +131,25 @@ def climb(ladder: Ladder, rungs: tuple[Rung, ...] = RUNGS) -> Climb:
         for step in rung(ladder, _nearest(steps)):
             steps.append(step)
             if step.holds:
-                return Climb(tuple(steps), step, f"{step.plan.summary()} keeps the gates")
+                return _stopped(steps, step)
     nearest = _nearest(steps)
     if nearest is None:
         raise PackagerError(f"no int8 file could be made: {steps[0].note if steps else ''}")
-    return Climb(tuple(steps), nearest, "nothing that was tried keeps the gates; this is nearest")
+    return _stopped(steps, nearest)
+
+
+def one_more(found: Climb, step: Step) -> Climb:
+    """A climb that did not hold, with one more step."""
+    steps = [*found.steps, step]
+    return _stopped(steps, step if step.holds else _nearest(steps) or found.chosen)
+
+
+def _stopped(steps: list[Step], chosen: Step) -> Climb:
+    """A climb that ended with a step, and why."""
+    if chosen.holds:
+        return Climb(tuple(steps), chosen, f"{chosen.summary} keeps the gates")
+    reason = f"nothing that was tried keeps the gates; {chosen.summary} is nearest"
+    return Climb(tuple(steps), chosen, reason)
 
 
 def to_json(found: Climb) -> Json:
@@ -141,8 +164,8 @@ def to_json(found: Climb) -> Json:
 def _step_json(step: Step) -> Json:
     entry: Json = {
         "rung": step.rung,
-        "plan": step.plan.to_json(),
-        "summary": step.plan.summary(),
+        "plan": None if step.plan is None else step.plan.to_json(),
+        "summary": step.summary,
         "holds": step.holds,
         "note": step.note,
     }

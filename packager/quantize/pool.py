@@ -84,8 +84,7 @@ class Pool:
         ]
         for key, pending in asked:
             try:
-                answer = pending.result()
-                self._known[key] = Trial(**{**answer, "float_ops": tuple(answer["float_ops"])})
+                self._known[key] = Trial.from_json(pending.result())
             except PackagerError as error:
                 self._known[key] = error
         return [self._known[key] for key in keys]
@@ -100,6 +99,11 @@ class Pool:
         if isinstance(found, PackagerError):
             raise found
         return found
+
+    def file(self, path: Path, runs: int = 30) -> Trial:
+        """Runs and times a finished file, as if a plan had made it."""
+        answer = self.ask("file_trial", f"trying {path.name}", path=path, timed=runs)
+        return Trial.from_json(answer)
 
     def time(self, wanted: Plan, runs: int = 30) -> float:
         """Median milliseconds of one inference of what a plan makes, on one thread."""

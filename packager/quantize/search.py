@@ -227,8 +227,7 @@ def _entry(trial: optuna.trial.FrozenTrial) -> Entry:
     stored = trial.user_attrs.get("trial")
     if stored is None:
         return Entry(trial.number, plan, 1.0, None, trial.user_attrs.get("error", "stopped"))
-    found = Trial(**{**stored, "float_ops": tuple(stored["float_ops"])})
-    return Entry(trial.number, plan, float(trial.values[0]), found)
+    return Entry(trial.number, plan, float(trial.values[0]), Trial.from_json(stored))
 
 
 def _result(

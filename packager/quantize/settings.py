@@ -21,7 +21,7 @@ class Int8:
     """How int8 files are made.
 
     Attributes:
-        auto: Try ways until the gates hold.
+        auto: Try ways until the gates hold; training, where there are samples for it, is the last.
         require_integer: `auto` may leave no operator in float.
         algorithm: A key of `plan.ALGORITHMS`.
         dense: A key of `plan.DENSE`.
@@ -102,10 +102,10 @@ def read_trial(text: str) -> dict[str, Any]:
 
 
 def check(config: Config) -> None:
-    """Refuses what `--auto` cannot measure.
+    """Refuses what `--auto` cannot measure or decide.
 
     Raises:
-        ConfigError: It has no samples.
+        ConfigError: It has no samples, or settings contradict each other.
     """
     for name in ("calibration", "evaluation"):
         if config.int8.auto and getattr(config, name) is None:
@@ -113,6 +113,11 @@ def check(config: Config) -> None:
                 f"--auto needs {name} samples, to measure what it tries",
                 hint=f"add --{name} DATA",
             )
+    if config.int8.auto and config.train is not None and config.qat.strategy == "multiworker":
+        raise ConfigError(
+            "--auto trains only where it has to, and the other workers would wait for it",
+            hint="build with --auto first, and train without it where that does not keep the gates",
+        )
     if config.int8.require_integer and "float" in config.int8.layers.values():
         raise ConfigError(
             "--require-integer, but layers are asked to stay float:"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,3 +27,8 @@ class Trial:
     integer_op_share: float
     float_ops: tuple[str, ...]
     latency_ms: float | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Trial:
+        """The way back from `asdict`, through JSON."""
+        return cls(**{**value, "float_ops": tuple(value["float_ops"])})

@@ -124,10 +124,23 @@ class Trials:
             timed: Number of timed inferences; 0: the time is not measured.
         """
         content, described = self.quantize(wanted)
+        return self.measure(content, described, wanted.summary(), timed)
+
+    def measure(
+        self, content: bytes, described: tflite_file.Description, name: str, timed: int
+    ) -> Trial:
+        """Runs all samples on a file and compares with the float file.
+
+        Args:
+            content: The file.
+            described: What is in it.
+            name: What the error calls it.
+            timed: As in `run`.
+        """
         try:
             outputs = self._run(content)
         except (RuntimeError, ValueError) as error:
-            raise UnsupportedError(f"{wanted.summary()} cannot be run: {brief(error)}") from error
+            raise UnsupportedError(f"{name} cannot be run: {brief(error)}") from error
         return Trial(
             metrics=self._compare(outputs),
             snr_db=self._snr(outputs),
@@ -286,6 +299,12 @@ class Handlers:
     def run(self, wanted: Json, timed: int = 0) -> Json:
         """Runs one plan; answers a `Trial` as JSON values."""
         return asdict(self._trials().run(Plan.from_json(wanted), timed=timed))
+
+    def file(self, path: str, timed: int) -> Json:
+        """As `run`, of a finished file."""
+        described = tflite_file.describe(tflite_file.read(Path(path)))
+        content = Path(path).read_bytes()
+        return asdict(self._trials().measure(content, described, Path(path).name, timed))
 
     def spreads(self) -> Json:
         """As `Trials.spreads`."""

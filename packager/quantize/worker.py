@@ -282,6 +282,7 @@ if __name__ == "__main__":
         {
             "open_trials": tried.open,
             "run_trial": tried.run,
+            "file_trial": tried.file,
             "spreads": tried.spreads,
             "time_trial": tried.time,
             "complete": complete,

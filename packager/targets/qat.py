@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from packager.bundle import Runtime, to_json
 from packager.console import human_size
 from packager.errors import PackagerError
+from packager.quantize import training_rung
 from packager.quantize.qat import checkpoints, process, samples
 from packager.quantize.qat.samples import TrainingSamples
 from packager.targets import Target, tflite
@@ -45,8 +46,16 @@ def checkpoint_folder(job: Job) -> Path:
 
 
 def make(job: Job, data: TrainingSamples) -> None:
-    """Trains the twin, and adds its int8 file."""
+    """Trains the twin, and adds its int8 file; with `--auto` where nothing else keeps the gates."""
     (target,) = job.selection.of(__name__)
+    if not training_rung.is_needed(job):
+        training_rung.spare(job, target)
+        return
+    _train(job, target, data)
+    training_rung.add_step(job, target)
+
+
+def _train(job: Job, target: Target, data: TrainingSamples) -> None:
     folder = checkpoint_folder(job)
     with (
         job.losing([target], *files(job, target)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from packager.bundle import GOLDEN, Artifact, InputSpec, OutputSpec, write_json
+from packager.bundle import GOLDEN, Artifact, InputSpec, OutputSpec, read_json, write_json
 from packager.errors import PackagerError
 from packager.verify.gates import LARGEST_SHARE, ROUNDING_FACTOR
 
@@ -211,6 +211,18 @@ def write(
         "samples": entries,
         "tolerances": {artifact: tolerance[artifact] for artifact in stored},
     }
+    write_json(document, bundle / GOLDEN)
+
+
+def forget(bundle: Path, artifacts: Sequence[str]) -> None:
+    """Takes artifacts that leave the bundle out of `golden/samples.json`."""
+    document = read_json(bundle / GOLDEN)
+    for name in artifacts:
+        document["tolerances"].pop(name, None)
+        for entry in document["samples"]:
+            entry["artifacts"].pop(name, None)
+        for path in (bundle / "golden" / "outputs").glob(f"{name.replace('/', '_')}.*.npy"):
+            path.unlink()
     write_json(document, bundle / GOLDEN)
 
 

@@ -13,11 +13,14 @@ os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 from packager.quantize import qat
+from packager.quantize.qat.normalizing import normalized
 from packager.quantize.qat.twin import twin_of
 
+ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
 IMAGE, ROW = (12, 12, 8), (24, 8)
 
@@ -258,7 +261,52 @@ def write(folder, chosen):
     (folder / "described.json").write_text(json.dumps(description))
 
 
+def digits(name):
+    """Real digits, as the example's model takes them."""
+    with np.load(ROOT / "examples" / "digits" / "data" / f"{name}.npz") as stored:
+        return stored["x"].astype(np.float32)[..., None] / 255
+
+
+def write_digits(folder):
+    """The example's trained model: its twin's answers to 1,000 digits, and its int8 file."""
+    folder.mkdir()
+    model = keras.saving.load_model(ROOT / "examples" / "digits" / "model.keras")
+    twin = qat.quantize_model(model)
+    qat.calibrate(twin, digits("calibration"))
+    inputs = digits("evaluation")
+    answers = tf.function(twin)
+    outputs = [np.asarray(answers(inputs[i : i + 100])) for i in range(0, len(inputs), 100)]
+    np.savez(folder / "twin.npz", **{f"y_{model.output_names[0]}": np.concatenate(outputs)})
+    np.savez(folder / "inputs.npz", **{model.inputs[0].name: inputs})
+    description = qat.export(twin, folder / "int8.tflite")
+    (folder / "described.json").write_text(json.dumps(description))
+
+
+def write_normalized(folder):
+    """Two steps of a BatchNormalization in training, by Keras and by the twin."""
+    found = {}
+    for kind in ("keras", "twin"):
+        for form, options in {"full": {}, "bare": {"scale": False, "center": False}}.items():
+            random = np.random.default_rng(0)
+            norm = layers.BatchNormalization(momentum=0.8, epsilon=0.1, **options)
+            norm.build((None, 3, 3, 4))
+            for weight in norm.weights:
+                weight.assign(random.uniform(0.5, 2, weight.shape))
+            for step in range(2):
+                x = tf.constant(random.normal(size=(2, 3, 3, 4)) * [1, 5, 9, 13], tf.float32)
+                own = kind == "keras"
+                y = norm(x, training=True) if own else normalized(norm, x, training=True)
+                found[f"{kind}_{form}_{step}"] = np.asarray(y)
+            for weight in norm.weights:
+                found[f"{kind}_{form}_{weight.name}"] = np.asarray(weight)
+    np.savez(folder / "normalized.npz", **found)
+
+
 def main(folder, chosen):
+    write_normalized(folder)
+    if "digits" in chosen:
+        write_digits(folder / "digits")
+        chosen = [name for name in chosen if name != "digits"]
     kind = "float" if chosen[0].startswith("float_") else "integer"
     write(folder / kind, chosen)
 

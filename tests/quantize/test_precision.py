@@ -127,6 +127,14 @@ def test_where_the_answers_are_exact_no_more_layers_are_tried(trials, blamed):
     assert len(found.path) <= 3
 
 
+def test_a_finished_file_is_measured_as_a_trial(trials, subject):
+    """The step of training; here it is the float file itself."""
+    found = trials.file(subject.model, runs=2)
+    assert found.metrics["agreement"] == 1.0 and found.metrics["max_abs_diff"] == 0.0
+    assert (found.size_bytes, found.integer_op_share) == (trials.reference.size_bytes, 0.0)
+    assert found.metrics["accuracy"] == trials.reference.accuracy and found.latency_ms > 0
+
+
 def test_int16_layers_leave_no_floats(trials):
     plan = Plan(layers=dict.fromkeys(BAD, "int16"))
     assert trials.one(plan).integer_op_share == 1.0

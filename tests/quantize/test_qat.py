@@ -32,7 +32,11 @@ ALL = [name for name in names() if not name.startswith("float_")]
 FEW = ["conv_bn_relu", "depthwise_bn_relu6", "dense_softmax", "concatenated", "residual"]
 INTEGER = [
     *FEW,
-    *(pytest.param(name, marks=pytest.mark.soak) for name in ALL if name not in FEW),
+    *(
+        pytest.param(name, marks=[pytest.mark.soak, pytest.mark.whole])
+        for name in ALL
+        if name not in FEW
+    ),
 ]
 
 
@@ -44,14 +48,16 @@ def build(once, kind, chosen):
         command = [sys.executable, SCRIPT, folder, *chosen]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
-        run(folder / kind)
+        for made in (folder / kind, folder / "digits"):
+            if made.is_dir():
+                run(made)
 
     return once(f"qat-{kind}-{len(chosen)}", make) / kind
 
 
 @pytest.fixture(scope="session")
 def few(once):
-    return build(once, "integer", FEW)
+    return build(once, "integer", ["digits", *FEW])
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +121,28 @@ def test_the_twin_is_near_the_float_model(folder, name):
     assert np.abs(given - wanted).max() > 0
 
 
+def test_a_network_answers_as_its_twin(few):
+    """The example's trained model on 1,000 digits that it has not seen."""
+    with loaded(few.parent / "digits" / "twin.npz") as twin:
+        wanted = twin["y_digit"]
+    given = np.load(few.parent / "digits" / "out" / "digit.npy")
+    assert given.shape == wanted.shape == (1000, 10)
+    (end,) = (e for e in described(few.parent / "digits")["io"] if e["role"] == "output")
+    assert np.mean(np.abs(given - wanted) <= 1.01 * end["scale"][0]) >= 0.99
+    assert np.mean(given.argmax(axis=1) == wanted.argmax(axis=1)) >= 0.995
+    assert described(few.parent / "digits")["float_ops"] == []
+
+
+def test_a_normalization_learns_as_keras_does(few):
+    with loaded(few.parent / "normalized.npz") as found:
+        names = [name.removeprefix("keras_") for name in found if name.startswith("keras_")]
+        assert len(names) == 2 * 2 + 4 + 2
+        for name in names:
+            np.testing.assert_allclose(
+                found[f"twin_{name}"], found[f"keras_{name}"], rtol=1e-5, atol=1e-6
+            )
+
+
 def all_integers(found):
     assert found["float_ops"] == []
     assert found["integer_op_share"] == 1.0
@@ -127,6 +155,7 @@ def test_these_operators_are_integers(few):
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_all_operators_are_integers(every):
     all_integers(described(every))
 
@@ -143,11 +172,13 @@ def test_stripping_gives_the_weights_back(few):
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_stripping_gives_all_weights_back(every):
     gives_weights_back(every, len(ALL))
 
 
 @pytest.mark.soak
+@pytest.mark.whole
 def test_a_layer_without_a_rule_stays_float_and_is_named(once):
     folder = build(once, "float", ["float_elu"])
     found = described(folder)

@@ -13,9 +13,10 @@ import pytest
 
 from packager.children import Child
 from packager.errors import ChildCrashed, ConfigError, PackagerError
-from tests.conftest import ROOT, packager
+from tests.conftest import DIGITS, ROOT, packager
+from tests.quantize import bad_layer
 
-pytestmark = [pytest.mark.tf, pytest.mark.soak]
+pytestmark = [pytest.mark.tf, pytest.mark.soak, pytest.mark.whole]
 
 LABELS = {
     "task": "classification",
@@ -91,9 +92,10 @@ def same(one, other):
     """The losses of all steps; they move by far more than they may differ."""
     assert len(one["losses"]) == len(other["losses"]) == 2 * (198 // 32)
     assert np.ptp(one["losses"]) > 0.05
-    np.testing.assert_allclose(one["losses"][0], other["losses"][0], rtol=1e-5)
-    # Sums in another order move values over a rounding border, and the next steps with them; with
-    # SGD in place of Adam the second step differs by 1e-7, the weights by 1e-6.
+    # Sums in another order move values over a rounding border (up to 4e-5 of the loss was seen, or
+    # nothing), and the next steps with them; with SGD in place of Adam the second step differs by
+    # 1e-7, the weights by 1e-6. Normalizations of each replica alone move it by 1.4e-2.
+    np.testing.assert_allclose(one["losses"][0], other["losses"][0], rtol=2e-4)
     np.testing.assert_allclose(one["losses"], other["losses"], rtol=0.06)
     np.testing.assert_allclose(*(run["history"][-1]["val_loss"] for run in (one, other)), rtol=0.03)
 
@@ -238,9 +240,11 @@ def test_a_batch_that_cannot_be_divided_is_refused(made):
         Run(made, strategy="mirrored", logical_cpus=2, batch_size=33).result()
 
 
-def test_bfloat16_learns_too(made, alone):
-    result = Run(made, precision="mixed_bfloat16").result()
-    np.testing.assert_allclose(result["losses"], alone["losses"], atol=0.25)
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_learns_the_same(made, alone, precision):
+    result = Run(made, precision=precision).result()
+    assert not np.allclose(result["losses"], alone["losses"], rtol=1e-4)
+    np.testing.assert_allclose(result["losses"], alone["losses"], atol=0.05)
 
 
 def test_no_worker_comes(made):
@@ -269,6 +273,24 @@ def test_wrong_samples_are_refused_before_the_work(made, tmp_path, file, flags, 
     assert not list(tmp_path.rglob("*.tflite"))
 
 
+def test_a_keras2_layer_without_an_exact_form_is_named(tmp_path):
+    script = ROOT / "tests/loaders/keras2_models.py"
+    command = [sys.executable, script, "--only", tmp_path, "local2d"]
+    subprocess.run(command, capture_output=True, check=True)
+    with np.load(tmp_path / "local2d.npz") as stored:
+        np.savez(tmp_path / "train.npz", x=np.repeat(stored["x0"], 20, axis=0))
+    ran = packager(
+        "build", tmp_path / "local2d.h5", "--train", tmp_path / "train.npz", "--output", tmp_path,
+        "--only", "tflite/qat_int8", "--only", "tflite/float32", "--json",
+    )  # fmt: skip
+    assert ran.code == 1, ran.err
+    assert [a["id"] for a in ran.json["artifacts"]] == ["tflite/float32"]
+    (refused,) = ran.json["refused"]
+    assert "needs layers of Keras 3" in refused["reason"]
+    assert "is a LocallyConnected2D, which has no exact form" in refused["reason"]
+    assert "tflite/int8 needs no training" in refused["hint"]
+
+
 def test_require_integer(made, tmp_path):
     common = (
         "build", made / "elu.keras", "--task", "classification", "--train", made / "train.npz",
@@ -287,6 +309,8 @@ def test_a_build_has_the_int8_file_and_the_float_model(made, tmp_path):
         "build", made / "tiny.keras", "--task", "classification", "--train", made / "train.npz",
         "--evaluation", ROOT / "examples/digits/data/evaluation.npz", "--preprocess", "0..1",
         "--qat-epochs", "1", "--only", "tflite/qat_int8", "--output", tmp_path, "--json",
+        # A net that is sure of little changes some answers, most for the better.
+        "--min-agreement", "0.8",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     (artifact,) = ran.json["artifacts"]
@@ -294,7 +318,7 @@ def test_a_build_has_the_int8_file_and_the_float_model(made, tmp_path):
         "mode": "qat_int8", "integer_op_share": 1.0, "float_ops": []
     }  # fmt: skip
     assert artifact["gate"]["status"] == "passed"
-    assert artifact["metrics"]["accuracy"] > 0.8
+    assert artifact["metrics"]["drop"] <= 0.01
     bundle = tmp_path / "tiny" / "1"
     record = json.loads((bundle / "qat" / "training.json").read_text())
     assert [entry["epoch"] for entry in record["history"]] == [0, 1]
@@ -303,3 +327,72 @@ def test_a_build_has_the_int8_file_and_the_float_model(made, tmp_path):
     assert not list(tmp_path.glob(".*"))
     again = packager("verify", bundle)
     assert again.code == 0, again.err
+
+
+def auto(model, folder, *flags):
+    """Builds with `--auto --train`; answers what was printed, and what the ladder tried."""
+    data = DIGITS / "data"
+    ran = packager(
+        "build", model, "--task", "classification", "--preprocess", "0..1", "--name", "m",
+        "--only", "tflite/int8", "--only", "tflite/qat_int8", "--auto", "--require-integer",
+        "--calibration", data / "calibration.npz", "--evaluation", data / "evaluation.npz",
+        "--train", data / "train.npz", "--qat-epochs", 3, "--qat-learning-rate", 3e-3,
+        "--max-drop", 0.01, "--output", folder, "--json", *flags,
+    )  # fmt: skip
+    (bundle,) = (folder / "m").iterdir()
+    report = json.loads((bundle / "report/report.json").read_text())
+    return ran, bundle, report["measured"]["auto"]["tflite/int8"]
+
+
+@pytest.fixture(scope="session")
+def worse(made, once):
+    """The small net with every other channel of its first layer a hundred times the others."""
+
+    def make(folder):
+        bad_layer.in_keras_file(
+            made / "tiny.keras", folder / "m.keras", "batch_normalization", "depthwise_conv2d"
+        )
+
+    return once("qat-worse", make) / "m.keras"
+
+
+def test_auto_trains_where_nothing_else_keeps_the_gates(worse, tmp_path):
+    # int8 loses 38 points and more, and int16 layers make the file too large.
+    ran, bundle, climb = auto(worse, tmp_path, "--max-bytes", 7460, "--min-agreement", 0.5)
+    assert ran.code == 0, ran.err
+    (artifact,) = ran.json["artifacts"]
+    assert (artifact["id"], artifact["gate"]["status"]) == ("tflite/qat_int8", "passed")
+    (refused,) = ran.json["refused"]
+    assert refused["id"] == "tflite/int8"
+    assert refused["reason"].endswith("limit 7460), and tflite/qat_int8 does")
+    assert not list(bundle.rglob("*.int8.tflite"))
+    *below, last = climb["steps"]
+    assert {step["rung"] for step in below} == {"calibration", "layers"}
+    assert not any(step["holds"] for step in below)
+    assert (last["rung"], last["holds"], last["plan"]) == ("training", True, None)
+    assert climb["chosen"] == len(below)
+    assert climb["reason"] == "quantization-aware training keeps the gates"
+    assert last["metrics"]["accuracy"] == pytest.approx(artifact["metrics"]["accuracy"], abs=0.005)
+    assert last["size_bytes"] == artifact["size_bytes"] and last["latency_ms"] > 0
+    again = packager("verify", bundle)
+    assert again.code == 0, again.err
+
+
+def test_auto_keeps_all_for_a_look_where_training_does_not_help(worse, tmp_path):
+    # Answers that differ from the float net's in a fifth of the samples, most for the better.
+    ran, bundle, climb = auto(worse, tmp_path, "--max-bytes", 7460, "--qat-epochs", 1)
+    assert ran.code == 3 and bundle.name == "1.rejected"
+    assert [a["id"] for a in ran.json["artifacts"]] == ["tflite/int8", "tflite/qat_int8"]
+    assert climb["steps"][-1]["rung"] == "training" and not climb["steps"][-1]["holds"]
+    assert climb["reason"].startswith("nothing that was tried keeps the gates")
+
+
+def test_auto_does_not_train_where_int8_keeps_the_gates(made, tmp_path):
+    ran, bundle, climb = auto(made / "tiny.keras", tmp_path, "--min-agreement", 0.9)
+    assert ran.code == 0, ran.err
+    assert [a["id"] for a in ran.json["artifacts"]] == ["tflite/int8"]
+    (refused,) = ran.json["refused"]
+    assert refused["id"] == "tflite/qat_int8"
+    assert refused["reason"] == "tflite/int8 keeps the gates already, so nothing was trained"
+    assert "epoch" not in ran.err and not (bundle / "qat").exists()
+    assert climb["reason"] == "int8, min_max keeps the gates; nothing was trained"

@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from packager.quantize.qat import normalizing
+
 Tensor = Any
 Array = np.ndarray[Any, Any]
 
@@ -163,10 +165,13 @@ class Weighted(keras.layers.Layer):
 
     Attributes:
         statistics_frozen: The normalization uses its moving statistics in training, too.
+        precision: The type that the kernel is applied in. The layer itself is float32: Keras
+            would hand a mixed layer its kernel rounded, and no fake-quantization takes 16 bits.
     """
 
     def __init__(self, inner: Any, norm: Any, activation: str, **arguments: Any) -> None:
-        super().__init__(**arguments)
+        super().__init__(**{**arguments, "dtype": "float32"})
+        self.precision = keras.config.dtype_policy().compute_dtype
         self.inner = inner
         self.norm = norm
         self.activation = activation
@@ -190,12 +195,13 @@ class Weighted(keras.layers.Layer):
         kernel = self.kernel
         if not self.calibrating:
             kernel = self.from_last(fake_quantize_weights(self.to_last(kernel)))
-        y = self.compute(tf.cast(x, self.compute_dtype), tf.cast(kernel, self.compute_dtype))
+        y = self.compute(tf.cast(x, self.precision), tf.cast(kernel, self.precision))
         y = tf.cast(y, tf.float32)
         if self.bias is not None:
             y = tf.nn.bias_add(y, self.bias)
         if self.norm is not None:
-            y = self.norm(y, training=bool(training) and not self.statistics_frozen)
+            learns = bool(training) and not self.statistics_frozen
+            y = normalizing.normalized(self.norm, y, training=learns)
         return ACTIVATIONS[self.activation](y)
 
     def folded(self) -> tuple[Array, Array]:
@@ -203,7 +209,9 @@ class Weighted(keras.layers.Layer):
         with tf.init_scope():
             kernel = self.to_last(np.asarray(self.kernel, np.float32))
             bias = np.zeros(kernel.shape[-1]) if self.bias is None else np.asarray(self.bias)
-            factor, offset = folding(self.norm) if self.norm is not None else (None, None)
+            factor, offset = (
+                normalizing.folding(self.norm) if self.norm is not None else (None, None)
+            )
         if self.norm is not None:
             kernel = kernel * factor
             bias = bias * factor + offset
@@ -231,18 +239,6 @@ class Weighted(keras.layers.Layer):
     def from_last(self, kernel: Any) -> Any:
         """The inverse of `to_last`."""
         return kernel
-
-
-def folding(norm: Any) -> tuple[Array, Array]:
-    """Factor and offset per channel, float64, that a BatchNormalization is in inference."""
-    variance = np.asarray(norm.moving_variance, np.float64)
-    factor = 1 / np.sqrt(variance + norm.epsilon)
-    if norm.gamma is not None:
-        factor = factor * np.asarray(norm.gamma, np.float64)
-    offset = -np.asarray(norm.moving_mean, np.float64) * factor
-    if norm.beta is not None:
-        offset = offset + np.asarray(norm.beta, np.float64)
-    return factor, offset
 
 
 class Convolution(Weighted):

@@ -60,11 +60,7 @@ class Trainer:
 
         opened = self.loader.opened
         if opened.keras_model is None:
-            raise UnsupportedError(
-                "quantization-aware training needs the model's Keras layers, and a SavedModel has"
-                " none",
-                hint="give the .keras or .h5 file that it was exported from",
-            )
+            raise _without_layers(opened.no_layers)
         inputs, wanted = self._samples(Path(samples), labelled=answer["labelled"])
         objective = _objective(answer)
         chief = devices.is_chief(self._settings.strategy)
@@ -129,6 +125,19 @@ class Trainer:
         if any(not np.isfinite(values).all() for values in wanted):
             raise DataError("the float model's outputs on the training samples are not finite")
         return inputs, wanted
+
+
+def _without_layers(reason: str) -> UnsupportedError:
+    if reason:
+        return UnsupportedError(
+            f"quantization-aware training needs layers of Keras 3. {reason}",
+            hint="replace it by layers of docs/qat.md, save the model again and train it there;"
+            " tflite/int8 needs no training",
+        )
+    return UnsupportedError(
+        "quantization-aware training needs the model's Keras layers, and a SavedModel has none",
+        hint="give the .keras or .h5 file that it was exported from",
+    )
 
 
 def _objective(answer: dict[str, Any]) -> Any:
