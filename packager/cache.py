@@ -75,6 +75,12 @@ class Cache:
                 self._digests[known] = hashlib.file_digest(file, "sha256").hexdigest()
         return self._digests[known]
 
+    def digests(self, paths: str | Path | Mapping[str, str | Path]) -> Any:
+        """`digest` of a path, or of each of several by name."""
+        if isinstance(paths, Mapping):
+            return {name: self.digest(Path(path)) for name, path in paths.items()}
+        return self.digest(Path(paths))
+
     def remembered(
         self,
         key: str,

@@ -172,7 +172,7 @@ class Child:
         described = {}
         for name, value in arguments.items():
             if name in reads and value is not None:
-                described[name] = self._cache.digest(Path(value))
+                described[name] = self._cache.digests(value)
             elif not isinstance(value, Path):
                 described[name] = value
             elif not any(value == path or value in path.parents for path in writes):

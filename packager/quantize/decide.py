@@ -94,7 +94,12 @@ def _keep_columns(job: Job, targets: Sequence[Target], starts: dict[str, Plan]) 
             continue
         with (
             job.making([target], f"{target.id}: keep small columns") as detail,
-            pool.opened(subject(job, starts[target.id]), job.work) as trials,
+            pool.opened(
+                subject(job, starts[target.id]),
+                job.work,
+                processes=job.config.jobs,
+                cache=job.cache,
+            ) as trials,
         ):
             sets = columns.first_layers(trials.reference.ops, list(lost))
             start = starts[target.id]
@@ -143,7 +148,13 @@ def _climb(job: Job, start: Plan, *, only_int8: bool) -> Climb:
     if data is not None and data.calibration_inputs is not None:
         halved = halves.calibrate(job.litert, tried.model, data.calibration_inputs, job.work)
         tried = replace(tried, ranges={**tried.ranges, **halved})
-    with pool.opened(tried, job.work, verbose=job.reporter.verbose) as trials:
+    with pool.opened(
+        tried,
+        job.work,
+        processes=job.config.jobs,
+        verbose=job.reporter.verbose,
+        cache=job.cache,
+    ) as trials:
         compared = halves.compare(trials, tried.ranges, start)
         if compared is not None and not compared.stable:
             job.reporter.warn(halves.sentence(compared))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from packager.bundle import Manifest, to_json
+from packager.cache import Cache
 from packager.children import Child
 from packager.errors import PackagerError
 from packager.quantize.op_layers import OpLayer
@@ -77,7 +78,11 @@ class Pool:
             (
                 key,
                 self._children[i % len(self._children)].submit(
-                    "run_trial", f"trying {p.summary()}", wanted=p.to_json(), timed=timed
+                    "run_trial",
+                    f"trying {p.summary()}",
+                    reads=(),
+                    wanted=p.to_json(),
+                    timed=timed,
                 ),
             )
             for i, (key, p) in enumerate(fresh.items())
@@ -102,12 +107,15 @@ class Pool:
 
     def file(self, path: Path, runs: int = 30) -> Trial:
         """Runs and times a finished file, as if a plan had made it."""
-        answer = self.ask("file_trial", f"trying {path.name}", path=path, timed=runs)
+        stage = f"trying {path.name}"
+        answer = self.ask("file_trial", stage, reads=["path"], path=path, timed=runs)
         return Trial.from_json(answer)
 
     def time(self, wanted: Plan, runs: int = 30) -> float:
         """Median milliseconds of one inference of what a plan makes, on one thread."""
-        found: float = self.ask("time_trial", "timing", wanted=wanted.to_json(), runs=runs)
+        found: float = self.ask(
+            "time_trial", "timing", reads=(), wanted=wanted.to_json(), runs=runs
+        )
         return found
 
     def ask(self, method: str, stage: str, **arguments: Any) -> Any:
@@ -117,7 +125,12 @@ class Pool:
 
 @contextlib.contextmanager
 def opened(
-    subject: Subject, work: Path, *, processes: int = 2, verbose: bool = False
+    subject: Subject,
+    work: Path,
+    *,
+    processes: int = 2,
+    verbose: bool = False,
+    cache: Cache | None = None,
 ) -> Iterator[Pool]:
     """Yields a pool for a subject.
 
@@ -126,15 +139,22 @@ def opened(
         work: A scratch folder.
         processes: How many children.
         verbose: Let their output through.
+        cache: Trials of earlier builds.
     """
     arguments = _arguments(subject, work)
     with contextlib.ExitStack() as stack:
         children = [
-            stack.enter_context(Child(WORKER, verbose=verbose, temporary=work))
+            stack.enter_context(Child(WORKER, verbose=verbose, temporary=work, cache=cache))
             for _ in range(processes)
         ]
         pending = [
-            child.submit("open_trials", "running the float file", keep=True, **arguments)
+            child.submit(
+                "open_trials",
+                "running the float file",
+                keep=True,
+                reads=["model", "ranges", "inputs", "targets"],
+                **arguments,
+            )
             for child in children
         ]
         answers = [p.result() for p in pending]

@@ -107,7 +107,9 @@ def _step(job: Job, target: Target) -> Step:
     (path,) = (job.folder / a.path for a in job.artifacts if a.id == target.id)
     start = Plan()
     try:
-        with pool.opened(decide.subject(job, start), job.work, processes=1) as trials:
+        with pool.opened(
+            decide.subject(job, start), job.work, processes=1, cache=job.cache
+        ) as trials:
             integer = job.config.int8.require_integer
             conditions = Ladder(trials, start, within(job.config.gates), integer)
             return conditions.judged("training", None, trials.file(path))

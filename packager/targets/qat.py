@@ -56,11 +56,50 @@ def make(job: Job, data: TrainingSamples) -> None:
 
 
 def _train(job: Job, target: Target, data: TrainingSamples) -> None:
+    """Trains, unless an earlier build did on the same; see `packager.cache`."""
+    with job.losing([target], *files(job, target)):
+        raw, float_model = job.work / "qat-converter.tflite", files(job, target)[1]
+        float_model.parent.mkdir(exist_ok=True)
+
+        def train() -> dict[str, Any]:
+            return _trained(job, data, raw, float_model)
+
+        # The user's code may do what it likes, and so may other workers.
+        if job.config.model.runs_code or job.config.qat.strategy == "multiworker":
+            trained = train()
+        else:
+            trained = job.cache.remembered(
+                _key(job, data),
+                [raw, float_model],
+                train,
+                keep=lambda found: not found["outcome"]["stopped"],
+            )
+        _write(job, target, raw, trained["written"])
+        _record(files(job, target)[2], job, data, trained["outcome"])
+
+
+def _key(job: Job, data: TrainingSamples) -> str:
+    if job.cache.folder is None:
+        return ""
+    calibration = job.data.calibration_inputs if job.data else None
+    apart = ("checkpoints", "checkpoint_steps", "worker_timeout", "log_device_placement")
+    return job.cache.key(
+        {
+            "model": [job.manifest.source.sha256, job.config.model.signature],
+            "settings": {k: v for k, v in asdict(job.config.qat).items() if k not in apart},
+            "samples": [job.cache.digest(data.folder), data.labelled],
+            "calibration": job.cache.digest(calibration) if calibration else "",
+            "ends": [to_json(job.manifest.inputs), to_json(job.manifest.outputs)],
+            "task": [job.manifest.task, job.manifest.threshold],
+            "shapes": job.config.model.input_shape,
+        }
+    )
+
+
+def _trained(job: Job, data: TrainingSamples, raw: Path, float_model: Path) -> dict[str, Any]:
+    """Trains the twin in a process of its own; writes its int8 file and its float model."""
     folder = checkpoint_folder(job)
-    with (
-        job.losing([target], *files(job, target)),
-        process.started(job.config.qat, job.reporter, job.work) as child,
-    ):
+    with process.started(job.config.qat, job.reporter, job.work) as child:
         job.source.again(child)
         child.call("shapes", "setting shapes", input_shapes=job.config.model.input_shape)
         ranges = job.data.calibration_inputs if job.data else None
@@ -68,8 +107,10 @@ def _train(job: Job, target: Target, data: TrainingSamples) -> None:
             outcome = process.train(
                 child, job.config, job.manifest, data, folder, ranges, job.reporter
             )
-        _write(job, target, child, data, outcome)
-        checkpoints.remove(folder)
+        stage = "converting the trained model"
+        written = child.call("write", stage, tflite=raw, keras_file=float_model)
+    checkpoints.remove(folder)
+    return {"outcome": outcome, "written": written}
 
 
 @contextlib.contextmanager
@@ -88,15 +129,10 @@ def _kept(folder: Path, job: Job) -> Iterator[None]:
         raise
 
 
-def _write(
-    job: Job, target: Target, child: Any, data: TrainingSamples, outcome: dict[str, Any]
-) -> None:
-    path, float_model, record = files(job, target)
-    for file in (path, float_model):
-        file.parent.mkdir(exist_ok=True)
+def _write(job: Job, target: Target, raw: Path, written: dict[str, Any]) -> None:
+    path = files(job, target)[0]
+    path.parent.mkdir(exist_ok=True)
     with job.reporter.stage(target.id) as detail:
-        raw = job.work / "qat-converter.tflite"
-        written = child.call("write", f"converting {target.id}", tflite=raw, keras_file=float_model)
         described = job.litert.call(
             "complete", f"completing {target.id}", reads=["source"], writes=[path],
             source=raw, target=path,
@@ -112,7 +148,6 @@ def _write(
         detail.append(f"{described['integer_op_share']:.0%} integer operators")
     for name in written["float_layers"]:
         job.reporter.warn(f"{target.id}: the layer {name} has no int8 form and stays float")
-    _record(record, job, data, outcome)
     job.artifacts.append(artifact)
     job.operators[target.id] = described["ops"]
 
