@@ -287,4 +287,4 @@ def test_a_rebuild_repeats_only_what_depends_on_the_change(tmp_path):
     assert {name for name, known in plan.items() if known} >= {"convert to TFLite", "calibrate"}
     assert not plan["tflite/int8"]
     assert not plan["verify with the shipped runners"]
-    assert not any(stages(build("--no-cache", "--no-verify")).values())
+    assert not any(stages(build("--version", "4", "--no-cache", "--no-verify")).values())

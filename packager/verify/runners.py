@@ -91,7 +91,7 @@ class Runner:
     def _run_parts(self, model: Path, inputs: Path, outputs: Path, parts: int) -> None:
         """As `run`, with the samples shared between processes where there are many."""
         counts = [len(np.load(path, mmap_mode="r")) for path in inputs.glob("*.npy")]
-        parts = min(parts, counts[0] // _LEAST_PART)
+        parts = min([parts, *(count // _LEAST_PART for count in counts)])
         if parts < 2:
             self.run(model, inputs, outputs)
             return

@@ -7,6 +7,7 @@ import pytest
 
 from packager import bundle, config
 from packager.bundle import Gate
+from packager.cache import Cache
 from packager.console import Reporter
 from packager.errors import ConfigError
 from packager.job import Job
@@ -35,7 +36,7 @@ def job(tmp_path, *only, auto=True, **climbs):
     chosen = select(only or [*ENDS, QAT.id], calibrated=True, trained=True)
     found = {f"tflite/{name}": climb(holds) for name, holds in climbs.items()}
     return Job(given, Reporter(quiet=True), chosen, None, tmp_path, tmp_path, None, None,
-               climbs=found)  # fmt: skip
+               Cache(None), climbs=found)  # fmt: skip
 
 
 def test_it_trains_where_an_int8_file_does_not_keep_the_gates(tmp_path):
