@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
+EPOCHS = 30
 
 
 def data(count: int) -> tuple[Any, Any]:
@@ -77,8 +78,11 @@ def write_floats(folder: Path) -> None:
     for name in ("digits", "mobilenet", "resnet8", "uneven"):
         keras.utils.set_random_seed(0)
         model = network(keras, name)
-        model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy")
-        model.fit(x, y, epochs=4, batch_size=64, verbose=0)
+        # To the end of what it can learn: further training is then about int8 alone.
+        steps = EPOCHS * -(-len(x) // 64)
+        rate = keras.optimizers.schedules.CosineDecay(3e-3, steps)
+        model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy")
+        model.fit(x, y, epochs=EPOCHS, batch_size=64, verbose=0)
         if name == "uneven":
             make_uneven(model)
         np.savez(folder / f"{name}.npz", *model.get_weights())

@@ -10,8 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from packager import assets, sandbox
-from packager.console import Reporter
+from packager import assets, cache, sandbox
+from packager.console import Reporter, human_size
 from packager.errors import EnvironmentLacks
 
 
@@ -61,6 +61,7 @@ def examine() -> list[Finding]:
     found = [python, *(_package(*entry) for entry in _PACKAGES)]
     found += [_node(), _vendor(), _chromium(), _gpu(), _coral_compiler(), _coral_runtime()]
     found.append(_network())
+    found.append(_cache())
     return found
 
 
@@ -122,6 +123,13 @@ def _network() -> Finding:
     cut = "can be cut off" if sandbox.can_cut_network() else ""
     remedy = "Linux with user namespaces (sysctl user.max_user_namespaces), or root"
     return Finding("network of models", cut, "opening models of others", remedy)
+
+
+def _cache() -> Finding:
+    found = cache.from_environment()
+    size = human_size(found.size_bytes())
+    place = f"{found.folder}, {size} of {human_size(found.limit_bytes)}" if found.folder else ""
+    return Finding("cache", place, "quick rebuilds", f"unset {cache.FOLDER}, which is empty")
 
 
 def _gpu() -> Finding:

@@ -56,6 +56,9 @@ def show_result(result: BuildResult, reporter: Reporter) -> None:
         for title, text in snippets(result.path, result.manifest):
             console.print(f"\n[bold]{title}[/bold]")
             console.print(text, markup=False)
+    if reporter.cache and reporter.cache.hits:
+        known, made = reporter.cache.hits, reporter.cache.misses
+        console.print(f"\ncache   {known} of {known + made} results are those of earlier builds")
     console.print(f"\nbundle  {result.path.resolve()}", markup=False)
     console.print(f"report  {(result.path / HTML_NAME).resolve()}", markup=False)
     if not result.rejected:

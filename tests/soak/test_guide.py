@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 PAGES = (
     "index", "quick-start", "targets", "quantization", "troubleshooting", "coming-from", "report",
-    "diff", "explain",
+    "diff", "explain", "rebuilding",
 )  # fmt: skip
 # Blocks that are not run, by page: a new one must be wanted.
 NOT_RUN = {"quick-start": 2, "targets": 2, "coming-from": 1}
