@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMG]?)B?")
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 _ANSWER = "answer.json"
 _ENDING = ".zip"
+# File systems stamp a change by the clock of the last tick.
+_RESOLUTION_S = 0.1
 # Variables that change what TensorFlow, LiteRT and their libraries compute.
 _ENVIRONMENT = re.compile(r"(TF|XLA|KERAS|OMP|MKL|OPENBLAS|NODE)_.*")
 
@@ -55,7 +58,7 @@ class Cache:
         self.limit_bytes = limit_bytes
         self.hits = 0
         self.misses = 0
-        self._digests: dict[tuple[str, int, int], str] = {}
+        self._digests: dict[tuple[str, int, int], tuple[str, float]] = {}
 
     def key(self, description: Mapping[str, Any]) -> str:
         """The name of an entry: a hash of the description, the tools and this machine."""
@@ -63,17 +66,23 @@ class Cache:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def digest(self, path: Path) -> str:
-        """Hash of a file, or of a folder's files with their names; each is read once."""
+        """Hash of a file, or of a folder's files with their names; each is read once.
+
+        A file that was written just before it was read is read again: a second change within the
+        clock's resolution would not show.
+        """
         if path.is_dir():
             files = sorted(p for p in path.rglob("*") if p.is_file())
             named = [[p.relative_to(path).as_posix(), self.digest(p)] for p in files]
             return hashlib.sha256(json.dumps(named).encode()).hexdigest()
         found = path.stat()
         known = (str(path.resolve()), found.st_size, found.st_mtime_ns)
-        if known not in self._digests:
+        digest, read = self._digests.get(known, ("", 0.0))
+        if read - found.st_mtime < _RESOLUTION_S:
             with path.open("rb") as file:
-                self._digests[known] = hashlib.file_digest(file, "sha256").hexdigest()
-        return self._digests[known]
+                digest, read = hashlib.file_digest(file, "sha256").hexdigest(), time.time()
+            self._digests[known] = digest, read
+        return digest
 
     def digests(self, paths: str | Path | Mapping[str, str | Path]) -> Any:
         """`digest` of a path, or of each of several by name."""
@@ -117,14 +126,16 @@ class Cache:
             return None
         path = self._path(key)
         try:
+            for output in outputs:
+                output.parent.mkdir(parents=True, exist_ok=True)
             with zipfile.ZipFile(path) as entry:
                 answer: dict[str, Any] = json.loads(entry.read(_ANSWER))
                 _extract(entry, outputs)
             os.utime(path)
-        except FileNotFoundError:
+        except OSError:
+            # There is none, or no room for its files: then the stage is run, and says so.
             return None
-        except (OSError, zipfile.BadZipFile, zlib.error, ValueError, EOFError, IndexError):
-            # Damaged, or there is no room: the stage is run, and says what it needs.
+        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, IndexError, KeyError):
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
@@ -136,8 +147,13 @@ class Cache:
             return
         path = self._path(key)
         with contextlib.suppress(OSError):
+            if sum(map(_size, outputs)) > self.limit_bytes / 2:
+                return  # it would drive out most others
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _placed(path) as file, zipfile.ZipFile(file, "w") as entry:
+            with (
+                _placed(path) as file,
+                zipfile.ZipFile(file, "w", strict_timestamps=False) as entry,
+            ):
                 entry.writestr(_ANSWER, json.dumps(answer))
                 for number, output in enumerate(outputs):
                     _add(entry, str(number), output)
@@ -228,6 +244,11 @@ def _placed(path: Path) -> Iterator[Any]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _size(output: Path) -> int:
+    files = output.rglob("*") if output.is_dir() else [output]
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def _add(entry: zipfile.ZipFile, name: str, output: Path) -> None:

@@ -87,6 +87,30 @@ def test_the_longest_unused_entries_go(kept, tmp_path):
     assert kept.size_bytes() <= 3000
 
 
+def test_an_entry_that_would_drive_out_most_others_is_not_kept(kept, tmp_path):
+    (tmp_path / "large").write_bytes(bytes(600_000))
+    kept.store(KEY, {"value": 1}, [tmp_path / "large"])
+    assert kept.size_bytes() == 0
+
+
+def test_a_file_from_before_1980_and_a_folder_that_is_not_there_yet(kept, tmp_path):
+    (tmp_path / "old").write_text("x")
+    os.utime(tmp_path / "old", (1000, 1000))
+    kept.store(KEY, {"value": 1}, [tmp_path / "old"])
+    assert kept.restore(KEY, [tmp_path / "new" / "folder" / "file"]) == {"value": 1}
+    assert (tmp_path / "new" / "folder" / "file").read_text() == "x"
+
+
+def test_a_change_within_the_clocks_resolution_is_seen(kept, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("1")
+    stamp = path.stat().st_mtime_ns
+    first = kept.digest(path)
+    path.write_text("2")
+    os.utime(path, ns=(stamp, stamp))
+    assert kept.digest(path) != first
+
+
 def test_no_room_and_no_permission_are_no_error(tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     kept = Cache(tmp_path / "cache", 10**6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,13 @@ def _digest(path: Path, cache: Cache) -> str:
         return hashlib.sha256(json.dumps(model).encode()).hexdigest()
     if path.suffix != ".tflite":
         return cache.digest(path)
-    data = path.read_bytes()
-    start = data.find(_CARD)
-    if start < 0:
-        return cache.digest(path)
-    length = int.from_bytes(data[start + len(_CARD) :][:4], "little")
-    digest = hashlib.sha256(memoryview(data)[:start])
-    digest.update(memoryview(data)[start + len(_CARD) + 4 + length :])
-    return digest.hexdigest()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = data.find(_CARD)
+        if start < 0:
+            return cache.digest(path)
+        after = start + len(_CARD) + 4
+        end = after + int.from_bytes(data[after - 4 : after], "little")
+        with memoryview(data) as view, view[:start] as head, view[end:] as tail:
+            digest = hashlib.sha256(head)
+            digest.update(tail)
+            return digest.hexdigest()
