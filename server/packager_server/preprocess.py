@@ -48,6 +48,8 @@ EXIF_ORIENTATION = 0x0112
 RESIZE_METHODS = (*(f"pillow:{name}" for name in FILTERS), "tf:bilinear", "tf:nearest")
 CHANNELS = ("gray", "rgb", "bgr")
 FITS = ("stretch", "crop", "pad")
+# Pillow opens more, one of them (EPS) with another program.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class PreprocessError(Exception):
@@ -153,6 +155,8 @@ def _open(source: ImageSource) -> Image.Image:
 
 
 def _decode(picture: Image.Image) -> Image.Image:
+    if picture.format not in (None, *FORMATS):
+        raise PreprocessError(f"{picture.format} is none of {', '.join(FORMATS)}")
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and picture.width * picture.height > limit:
         size = f"{picture.width}x{picture.height}"
