@@ -117,9 +117,7 @@ def apply_tables(pixels: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Looks up uint8 pixels `[..., channels]` in tables `[channels, 256]`."""
     if pixels.shape[-1] != len(tables):
         raise PreprocessError(f"expected {len(tables)} channels, received {pixels.shape[-1]}")
-    looked_up = [table[pixels[..., channel]] for channel, table in enumerate(tables)]
-    stacked: np.ndarray = np.stack(looked_up, axis=-1)
-    return stacked
+    return np.stack([table[pixels[..., channel]] for channel, table in enumerate(tables)], axis=-1)
 
 
 def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.ndarray:
@@ -133,8 +131,7 @@ def dequantize(q: np.ndarray, scale: Any, zero_point: Any, axis: int = -1) -> np
     """Returns `(q - zero_point) * scale` as float32; several scales belong to `axis`."""
     moved = np.moveaxis(np.atleast_1d(q).astype(np.float64), axis, -1)
     values: np.ndarray = (moved - np.asarray(zero_point)) * np.asarray(scale, np.float64)
-    result: np.ndarray = np.moveaxis(values, -1, axis).astype(np.float32)
-    return result
+    return np.moveaxis(values, -1, axis).astype(np.float32)
 
 
 def _open(source: ImageSource) -> Image.Image:
