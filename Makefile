@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak fuzz bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak fuzz coverage bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -100,6 +100,15 @@ fuzz: $(STAMP) ## each reader of other people's bytes for SECONDS (600)
 	for target in manifest tflite savedmodel image rest; do \
 	  $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS),600) || exit 1; done
 
+coverage: $(STAMP) vendor setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients ## which lines the tests run; takes longer than they
+	$(UV) pip install --quiet --python $(BIN)/python -r requirements/coverage.txt
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
+	for part in packager edge server; do \
+	  echo "$$part: $$($(BIN)/coverage report --include="$$part/*" --format=total) % of lines"; done
+
 bench: demo ## side-by-side benchmarks, by hand: all tables to bench/results.md
 	$(BIN)/python -m bench
 
@@ -128,6 +137,7 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
 	compile --group clients -o requirements/clients.txt; \
 	compile --group fuzz -o requirements/fuzz.txt; \
+	compile --group coverage -o requirements/coverage.txt; \
 	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
 	compile --group device-armhf --no-deps -o requirements/device-armhf.txt
 
