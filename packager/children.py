@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from packager import errors, sandbox
+from packager import errors, leftovers, sandbox
 from packager.errors import PackagerError
 
 Handler = Callable[..., Any]
@@ -323,6 +323,7 @@ def _environment(
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """Yields a temporary folder that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix=f"packager-{prefix}-") as name:
-        yield Path(name)
+    """Yields a temporary folder that is removed at the end, or by a later build if it is killed."""
+    name = f"{leftovers.PREFIX}{prefix}-"
+    with tempfile.TemporaryDirectory(prefix=name) as made, leftovers.held(Path(made)):
+        yield Path(made)
