@@ -97,7 +97,7 @@ soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 
 fuzz: $(STAMP) ## each reader of other people's bytes for SECONDS (600)
 	$(UV) pip install --quiet --python $(BIN)/python -r requirements/fuzz.txt
-	for target in manifest tflite savedmodel image rest; do \
+	for target in manifest tflite tfjs savedmodel image rest; do \
 	  $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS),600) || exit 1; done
 
 coverage: $(STAMP) vendor setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients ## which lines the tests run; takes longer than they

@@ -25,6 +25,7 @@ from packager_server.model import Signature, TensorInfo
 from PIL import Image
 
 from packager import bundle, config, preprocess, tflite_file
+from packager.diff import tfjs
 from packager.errors import PackagerError
 from packager.loaders import saved_model_file, saved_model_ops
 
@@ -324,3 +325,61 @@ def test_what_is_no_tflite_file_is_refused(content: bytes, changes: Any) -> None
     head = struct.pack("<I4s", 28, b"TFL3")
     with pytest.raises(PackagerError):
         tflite_file.read_bytes(head + mutated(content or b"x", changes, 1))
+
+
+TFJS: dict[str, Any] = {
+    "format": "layers-model",
+    "modelTopology": {"model_config": {"class_name": "Functional", "config": {"layers": [
+        {"class_name": "Dense", "name": "d", "config": {"name": "d", "units": 2},
+         "inbound_nodes": [[["x", 0, 0, {}]]]}]}}},
+    "weightsManifest": [{"paths": ["shard.bin"], "weights": [
+        {"name": "d/kernel", "shape": [2, 3], "dtype": "float32"},
+        {"name": "d/bias", "shape": [3], "dtype": "float32",
+         "quantization": {"dtype": "uint8", "scale": 0.1, "min": -1.0}},
+        {"name": "d/words", "shape": [2], "dtype": "string"}]}],
+    "userDefinedMetadata": {"packager": {"schema": 1}},
+}  # fmt: skip
+SHARD = bytes(24) + b"abc" + b"\2\0\0\0hi\0\0\0\0"
+
+
+@many
+@given(st.sampled_from(paths(TFJS)), tree, st.booleans(), st.integers(0, len(SHARD)))
+def test_a_model_json_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, path: Any, value: Any, remove: bool, length: int
+) -> None:
+    folder = tmp_path_factory.mktemp("tfjs", numbered=True)
+    (folder / "model.json").write_text(json.dumps(replaced(TFJS, path, value, remove)))
+    (folder / "shard.bin").write_bytes(SHARD[:length])
+    try:
+        read = tfjs.read(folder / "model.json")
+    except PackagerError as error:
+        assert error.message
+        return
+    assert all(tensor.values.nbytes <= len(SHARD) for tensor in read.tensors.values())
+
+
+def test_the_model_json_of_these_tests_is_one(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(json.dumps(TFJS))
+    (tmp_path / "shard.bin").write_bytes(SHARD)
+    found = tfjs.read(tmp_path / "model.json")
+    assert [t.values.size for t in found.tensors.values()] == [6, 3, 10]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
+def test_weights_are_not_read_from_elsewhere(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(SHARD)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.json").write_text(
+        json.dumps(replaced(TFJS, ("weightsManifest", 0, "paths"), [name], remove=False))
+    )
+    with pytest.raises(PackagerError, match="leads out of it"):
+        tfjs.read(folder / "model.json")
+
+
+def test_words_without_end_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "shard.bin").write_bytes(SHARD)
+    shape = ("weightsManifest", 0, "weights", 2, "shape")
+    (tmp_path / "model.json").write_text(json.dumps(replaced(TFJS, shape, [2**40], remove=False)))
+    with pytest.raises(PackagerError, match="end before d/words"):
+        tfjs.read(tmp_path / "model.json")
