@@ -81,5 +81,6 @@ if __name__ == "__main__":
             "remember": lambda value: KNOWN.update(value=value),
             "segfault": segfault,
             "sleep": lambda seconds: time.sleep(seconds),
+            "write": lambda path, size_bytes: Path(path).write_bytes(bytes(size_bytes)),
         }
     )

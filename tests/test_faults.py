@@ -19,7 +19,7 @@ import pytest
 import packager as packaging
 from packager import bundle, opening
 from packager.children import Child
-from packager.errors import BundleError, PackagerError
+from packager.errors import BundleError, ConversionError, PackagerError
 from packager.targets import tfjs
 from tests.conftest import DIGITS, ROOT
 
@@ -84,6 +84,16 @@ def test_a_disk_that_is_full_keeps_the_version_that_was_to_be_replaced(tmp_path)
         assert [p.name for p in (disk / "dist/digits").iterdir()] == ["1"]
         (disk / "ballast").unlink()
         assert is_whole(build(disk / "dist", version=1, force=True).path)
+
+
+def test_a_child_process_that_finds_the_disk_full_says_what_to_do(tmp_path):
+    with mounted(tmp_path / "disk", "size=64k") as disk, Child("tests.echo_worker") as child:
+        with pytest.raises(ConversionError, match="No space left on device") as caught:
+            child.call("write", "converting", path=disk / "file", size_bytes=200_000)
+        assert "TMPDIR" in caught.value.hint
+        with pytest.raises(ConversionError) as caught:
+            child.call("divide", "dividing", by=0)
+        assert caught.value.hint == ""
 
 
 def test_permission_that_is_lost_midway(tmp_path, monkeypatch):
