@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packager import config
+from packager import config, run_commands, sandbox
 from packager.children import Child
 from packager.errors import ModelError
+from packager.verify import runners
 from tests.conftest import DIGITS, ROOT, packager
 
 CHECK_IMPORTS = """
@@ -91,6 +92,23 @@ def test_usage_errors_exit_2(tmp_path, arguments, text):
     assert text in ran.err
     assert "Traceback" not in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_predict_runs_the_runner_confined(monkeypatch):
+    started = {}
+
+    def run(command, **options):
+        started.update(options, command=command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setenv("GITHUB_TOKEN", "hush")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert run_commands.predict.main(["b", "a.png", "--top", "2"], standalone_mode=False) == 3
+    assert started["command"] == sandbox.command(
+        [*runners.edge().command, "predict", "b", "a.png", "--top", "2"]
+    )
+    assert "hush" not in started["env"].values()
+    assert started["env"]["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.tf

@@ -30,7 +30,8 @@ _SYMBOLS = {"TFOpLambda": "function", "SlicingOpLambda": "function", "ClassMetho
 _ATTRIBUTES = ("InstanceMethod", "InstanceProperty")
 _TENSORS = ("RaggedTensor", "SparseTensor", "Tensor")
 _FILES = ("vocabulary", "vocabulary_file")
-_KERAS = ("keras", "tf_keras", "tensorflow", "builtins")
+# `__main__` is where a class of a script was: there is nothing to import.
+_KERAS = ("keras", "tf_keras", "tensorflow", "builtins", "__main__")
 
 
 def h5py_for(path: Path) -> Any:
@@ -196,15 +197,15 @@ def refuse_code(source: str, config: Any, *, imports: bool, own: Collection[str]
     """
     allowed = {*_KERAS, *(name.partition(".")[0] for name in own)}
     for where, described in _objects(config):
-        reason = _reason(described)
-        module = str(described.get("module") or "keras").partition(".")[0]
-        if not reason and imports and module not in allowed:
-            reason = f"is of the Python module {described['module']!r}, which would be imported"
+        reason, way_out = _reason(described), "replace it by a Keras layer or operation"
+        module = str(described.get("module") or "keras")
+        if not reason and imports and module.partition(".")[0] not in allowed:
+            reason = f"is of the Python module {module!r}, which would be imported"
+            way_out = f"if it is yours, add --custom-objects {module}"
         if reason:
             raise ModelError(
                 f"{source}: the layer {where!r} {reason} when the model is opened",
-                hint="replace it by a Keras layer or operation; if you trust the file, add"
-                " --allow-unsafe-code",
+                hint=f"{way_out}; if you trust the file, add --allow-unsafe-code",
             )
 
 

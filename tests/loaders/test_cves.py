@@ -151,6 +151,17 @@ def test_code_in_the_form_of_keras_2(trace, tmp_path, make, suffix):
         identify(str(path))
 
 
+def test_a_class_of_one_s_own_is_named_by_its_module(tmp_path):
+    layer = {**hostile.keras2_layer("Mine", "pwn", {}, "x"), "module": "mine.layers"}
+    path = hostile.h5(tmp_path / "m.h5", hostile.keras2(layer), version="2.15.0")
+    with pytest.raises(ModelError, match=r"'pwn' is of the Python module 'mine\.layers'") as caught:
+        identify(str(path))
+    assert "--custom-objects mine.layers" in caught.value.hint
+    assert identify(str(path), own_modules=["mine"]).format == "keras_h5"
+    hostile.h5(path, hostile.keras2({**layer, "module": "__main__"}), version="2.15.0")
+    assert identify(str(path)).format == "keras_h5"
+
+
 def test_tf_keras_would_run_them(trace, tmp_path):
     with Child("packager.loaders.tf_keras_worker") as child:
         for make in (keras2_lambda, keras2_write):
