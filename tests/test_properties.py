@@ -271,9 +271,47 @@ def protobuf(fields: list[tuple[int, bytes]]) -> bytes:
 def saved_model(op: bytes) -> bytes:
     """A SavedModel whose graph and only function hold one operation."""
     node = protobuf([(1, b"n"), (2, op)])
-    function = protobuf([(1, protobuf([(1, b"f")])), (3, node)])
-    graph = protobuf([(1, node), (2, protobuf([(1, function)]))])
+    return saved_graph([node], [protobuf([(1, protobuf([(1, b"f")])), (3, node)])])
+
+
+def saved_graph(nodes: list[bytes], functions: list[bytes]) -> bytes:
+    """A SavedModel of these nodes and functions."""
+    library = protobuf([(1, function) for function in functions])
+    graph = protobuf([*((1, node) for node in nodes), (2, library)])
     return protobuf([(2, protobuf([(2, graph)]))])
+
+
+SAFE = protobuf([(1, b"n"), (2, b"MatMul")])
+EVIL = protobuf([(1, b"n"), (2, b"ReadFile")])
+SAVE = protobuf([(1, b"s"), (2, b"SaveV2")])
+SAVER = (1, protobuf([(1, b"__inference__traced_save_1")]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # Of two values TensorFlow takes the last.
+        saved_graph([protobuf([(1, b"n"), (2, b"MatMul"), (2, b"ReadFile")])], []),
+        saved_graph([], [protobuf([SAVER, (1, protobuf([(1, b"f")])), (3, SAVE)])]),
+        saved_graph([], [protobuf([(1, protobuf([(1, b"__inference__traced_save_1"), (1, b"f")])),
+                                   (3, SAVE)])]),
+        # Two of one name: one would hide the other.
+        saved_graph([EVIL, SAFE], []),
+        saved_graph([SAFE, EVIL], []),
+        saved_graph([SAFE], [protobuf([SAVER, (3, EVIL)]), protobuf([SAVER, (3, SAFE)])]),
+        # A field number with more bits than the readers that cut them off keep.
+        protobuf([(2, protobuf([(2, protobuf([(1 + (1 << 29), EVIL)]))]))]),
+        b"\x02\0" + saved_model(b"MatMul"),
+    ],
+)  # fmt: skip
+def test_a_saved_model_that_two_readers_understand_differently(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(content)
+    with pytest.raises((ValueError, PackagerError)):
+        saved_model_ops.check(tmp_path)
+    (tmp_path / "saved_model.pb").write_bytes(saved_graph([SAFE], [protobuf([SAVER, (3, SAVE)])]))
+    saved_model_ops.check(tmp_path)
 
 
 @many
