@@ -303,6 +303,7 @@ SAVER = (1, protobuf([(1, b"__inference__traced_save_1")]))
         protobuf([(2, protobuf([(2, protobuf([(1 + (1 << 29), EVIL)]))]))]),
         b"\x02\0" + saved_model(b"MatMul"),
     ],
+    ids=range(8),
 )  # fmt: skip
 def test_a_saved_model_that_two_readers_understand_differently(
     tmp_path: Path, content: bytes
