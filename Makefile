@@ -9,6 +9,10 @@ TFJS_READER := .venv-tfjs-reader
 MICRO := .venv-micro
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
+# Training and the search for a precision are tested by soaks alone.
+COVERAGE_SOAK := tests/soak/test_precision.py tests/soak/test_model_json.py \
+  tests/quantize/test_qat_training.py::test_a_build_has_the_int8_file_and_the_float_model \
+  tests/quantize/test_qat_training.py::test_distilling_needs_no_labels
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -106,6 +110,7 @@ coverage: $(STAMP) vendor setup-legacy setup-edge-oldest setup-micro setup-tfjs-
 	$(UV) pip install --quiet --python $(BIN)/python -r requirements/coverage.txt
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	PACKAGER_SOAK_DIVISOR=50 $(BIN)/coverage run -m pytest -m soak $(COVERAGE_SOAK)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 	for part in packager edge server; do \
