@@ -123,6 +123,7 @@ def test_the_payloads_work(keras, trace, tmp_path):
     assert trace.exists()
 
 
+# That these run in tf-keras is shown in tests/soak/test_payloads.py.
 def keras2_lambda(trace):
     code = base64.b64encode(marshal.dumps(hostile.leaving_code(trace))).decode()
     config = {"function": [code, None, None], "function_type": "lambda", "arguments": {}}
@@ -160,21 +161,6 @@ def test_a_class_of_one_s_own_is_named_by_its_module(tmp_path):
     assert identify(str(path), own_modules=["mine"]).format == "keras_h5"
     hostile.h5(path, hostile.keras2({**layer, "module": "__main__"}), version="2.15.0")
     assert identify(str(path)).format == "keras_h5"
-
-
-def test_tf_keras_would_run_them(trace, tmp_path):
-    with Child("packager.loaders.tf_keras_worker") as child:
-        for make in (keras2_lambda, keras2_write):
-            path = hostile.h5(tmp_path / "m.h5", hostile.keras2(make(trace)), version="2.9.0")
-            try:
-                child.call(
-                    "open", "opening", source=path, format="keras_h5", architecture="",
-                    custom_objects=[], unsafe=False,
-                )  # fmt: skip
-            except PackagerError:
-                assert make is keras2_write
-            assert trace.exists(), make
-            trace.unlink()
 
 
 @pytest.mark.parametrize(
