@@ -9,10 +9,14 @@ TFJS_READER := .venv-tfjs-reader
 MICRO := .venv-micro
 CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
+# Training and the search for a precision are tested by soaks alone.
+COVERAGE_SOAK := tests/soak/test_precision.py tests/soak/test_model_json.py \
+  tests/quantize/test_qat_training.py::test_a_build_has_the_int8_file_and_the_float_model \
+  tests/quantize/test_qat_training.py::test_distilling_needs_no_labels
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak fuzz bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
+.PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak fuzz coverage bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -96,9 +100,21 @@ soak: $(STAMP) vendor ## long runs, by hand; recorded in bench/README.md
 	$(PYTEST) -m soak tests/soak tests/quantize tests/tfjs tests/browser
 
 fuzz: $(STAMP) ## each reader of other people's bytes for SECONDS (600)
-	$(UV) pip install --quiet --python $(BIN)/python -r requirements/fuzz.txt
-	for target in manifest tflite savedmodel image rest; do \
-	  $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS),600) || exit 1; done
+	-$(UV) pip install --quiet --python $(BIN)/python --only-binary atheris -r requirements/fuzz.txt
+	@if $(BIN)/python -c 'import atheris' 2>/dev/null; then \
+	  echo manifest tflite tfjs savedmodel image rest | \
+	  xargs -n 1 -P 2 $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600); \
+	else echo "atheris has no wheel for this machine: nothing is fuzzed"; fi
+
+coverage: $(STAMP) vendor setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients ## which lines the tests run; takes longer than they
+	$(UV) pip install --quiet --python $(BIN)/python -r requirements/coverage.txt
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	PACKAGER_SOAK_DIVISOR=50 $(BIN)/coverage run -m pytest -m soak $(COVERAGE_SOAK)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
+	for part in packager edge server; do \
+	  echo "$$part: $$($(BIN)/coverage report --include="$$part/*" --format=total) % of lines"; done
 
 bench: demo ## side-by-side benchmarks, by hand: all tables to bench/results.md
 	sh tests/browser/ensure-chromium.sh
@@ -130,6 +146,7 @@ lock: $(UV) ## compile requirements/ (names, versions and hashes, no index addre
 	compile --group tfjs-reader --no-deps -o requirements/tfjs-reader.txt; \
 	compile --group clients -o requirements/clients.txt; \
 	compile --group fuzz -o requirements/fuzz.txt; \
+	compile --group coverage -o requirements/coverage.txt; \
 	compile --group device-arm64 --no-deps -o requirements/device-arm64.txt; \
 	compile --group device-armhf --no-deps -o requirements/device-armhf.txt
 

@@ -15,6 +15,7 @@ Exit codes: 0 ok, 1 failure, 2 usage, 3 a sample outside its tolerance, 4 someth
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import ctypes
 import hashlib
@@ -83,6 +84,8 @@ EXIF_ORIENTATION = 0x0112
 RESIZE_METHODS = (*(f"pillow:{name}" for name in FILTERS), "tf:bilinear", "tf:nearest")
 CHANNELS = ("gray", "rgb", "bgr")
 FITS = ("stretch", "crop", "pad")
+# Pillow opens more, one of them (EPS) with another program.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class PreprocessError(Exception):
@@ -150,9 +153,7 @@ def apply_tables(pixels: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Looks up uint8 pixels `[..., channels]` in tables `[channels, 256]`."""
     if pixels.shape[-1] != len(tables):
         raise PreprocessError(f"expected {len(tables)} channels, received {pixels.shape[-1]}")
-    looked_up = [table[pixels[..., channel]] for channel, table in enumerate(tables)]
-    stacked: np.ndarray = np.stack(looked_up, axis=-1)
-    return stacked
+    return np.stack([table[pixels[..., channel]] for channel, table in enumerate(tables)], axis=-1)
 
 
 def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.ndarray:
@@ -166,8 +167,7 @@ def dequantize(q: np.ndarray, scale: Any, zero_point: Any, axis: int = -1) -> np
     """Returns `(q - zero_point) * scale` as float32; several scales belong to `axis`."""
     moved = np.moveaxis(np.atleast_1d(q).astype(np.float64), axis, -1)
     values: np.ndarray = (moved - np.asarray(zero_point)) * np.asarray(scale, np.float64)
-    result: np.ndarray = np.moveaxis(values, -1, axis).astype(np.float32)
-    return result
+    return np.moveaxis(values, -1, axis).astype(np.float32)
 
 
 def _open(source: ImageSource) -> Image.Image:
@@ -188,6 +188,8 @@ def _open(source: ImageSource) -> Image.Image:
 
 
 def _decode(picture: Image.Image) -> Image.Image:
+    if picture.format not in (None, *FORMATS):
+        raise PreprocessError(f"{picture.format} is none of {', '.join(FORMATS)}")
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and picture.width * picture.height > limit:
         size = f"{picture.width}x{picture.height}"
@@ -343,16 +345,21 @@ class Bundle:
         return {**facts, "manifest_sha256": sha256(described)}
 
 
-def open_target(name: str) -> Bundle:
-    """Opens a bundle (NAME/VERSION, or NAME for the newest version) or a .tflite file."""
+def open_target(name: str, key: str | None = None) -> Bundle:
+    """Opens a bundle (NAME/VERSION, or NAME for the newest version) or a .tflite file.
+
+    With a key, only a bundle that its owner has signed.
+    """
     path = Path(name)
     if path.is_file():
         real = path.resolve()
         if (real.parent.parent / "manifest.json").is_file():
-            bundle = open_target(str(real.parent.parent))
+            bundle = open_target(str(real.parent.parent), key)
             entries = [a for a in bundle.artifacts if (bundle.root / a["path"]).resolve() == real]
             if entries:
                 return Bundle(bundle.root, bundle.facts, entries)
+        if key:
+            raise RunnerError(f"{path} is no file of a signed bundle, which --key asks for")
         card = read_card(path)
         entry = {"id": path.name, "path": real.name, "runtime": card.get("runtime", {})}
         return Bundle(real.parent, card, [entry])
@@ -364,9 +371,28 @@ def open_target(name: str) -> Bundle:
     if root is None:
         hint = "Give NAME/VERSION, NAME, or a .tflite file."
         raise RunnerError(f"{path}: no manifest.json here or in a number's folder", hint, USAGE)
-    manifest = read_json(root / "manifest.json")
+    content = (root / "manifest.json").read_bytes()
+    if key:
+        check_signature(root, content, key)
+    manifest = read_json(root / "manifest.json", content)
     tflite = [a for a in manifest["artifacts"] if a["runtime"]["kind"] == "tflite"]
     return Bundle(root, manifest, tflite)
+
+
+def check_signature(root: Path, manifest: bytes, key: str) -> None:
+    """Refuses a manifest that the owner of a public key (PEM, Ed25519) has not signed."""
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    except ImportError:
+        raise RunnerError("--key needs a package", "pip install cryptography", LACKS) from None
+    try:
+        signature = base64.b64decode((root / "manifest.sig").read_bytes().strip(), validate=True)
+        public: Any = load_pem_public_key(Path(key).read_bytes())
+        public.verify(signature, manifest)
+    except (OSError, ValueError, TypeError, AttributeError, InvalidSignature) as error:
+        what = f"{root}: manifest.json has no signature by the owner of {key} ({error!r})"
+        raise RunnerError(what, "Take the bundle from where it was signed.") from None
 
 
 def read_json(path: Path, text: bytes | None = None) -> dict[str, Any]:
@@ -501,8 +527,7 @@ def why_not(package: str, version: str | None, allowed: Mapping[str, str]) -> st
 
 def release(version: str) -> tuple[int, ...]:
     """Returns "2.20.0.dev1" as (2, 20, 0), for comparison."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
+    return tuple(int(part) for part in re.split(r"[^\d.]", version)[0].split(".") if part)
 
 
 def wanted_delegate(path: Path, args: Args) -> tuple[str, dict[str, str]] | None:
@@ -570,12 +595,11 @@ class Tensor:
         self.scales, self.zeros = quantization["scales"], quantization["zero_points"]
         self.axis = int(quantization["quantized_dimension"])
 
-    def quantized(self, values: np.ndarray) -> np.ndarray:
+    def quantized(self, x: np.ndarray) -> np.ndarray:
         """Returns float values as the tensor stores them."""
         if len(self.scales):
-            single = values.astype(np.float32)
-            return quantize(single, self.scales[0], self.zeros[0], str(self.dtype))
-        return values.astype(self.dtype)
+            return quantize(x.astype(np.float32), self.scales[0], self.zeros[0], str(self.dtype))
+        return x.astype(self.dtype)
 
     def encode(self, value: Any) -> np.ndarray:
         """Returns one sample, an array or lists of numbers, in the tensor's shape and dtype."""
@@ -616,6 +640,9 @@ class Model:
         # A truncated file can crash an interpreter.
         if not size or size != listed:
             raise RunnerError(f"{path}: {size} bytes, expected {listed}", "Copy it again.")
+        # The signature is the manifest's, which has the hash of the file.
+        if args.key and sha256(path) != bundle.facts["files"][artifact["path"]]["sha256"]:
+            raise RunnerError(f"{path} is not the file that was signed", "Copy it again.")
         self.interpreter = load_interpreter(self.runtime, path, args)
         self.specs = {spec["name"]: spec for spec in self.facts.get("inputs", [])}
         outputs = [spec["name"] for spec in self.facts.get("outputs", [])]
@@ -726,7 +753,7 @@ def choose(bundle: Bundle, args: Args) -> tuple[Facts, str]:
 
 def open_model(args: Args) -> Model:
     """Opens the chosen artifact; with --fallback-cpu its plain file if the Edge TPU is missing."""
-    bundle = open_target(args.target)
+    bundle = open_target(args.target, args.key)
     artifact, _ = choose(bundle, args)
     try:
         return Model(bundle, artifact, args)
@@ -802,7 +829,7 @@ SUFFIXES = re.compile(r"(?i)\.(avif|bmp|gif|jpe?g|npy|npz|p[gpn]m|png|tiff?|webp
 
 def command_info(args: Args) -> int:
     """Shows what a bundle or file holds and what would run it."""
-    bundle = open_target(args.target)
+    bundle = open_target(args.target, args.key)
     shown = ("name", "version", "task", "threshold", "labels", "inputs", "outputs")
     report = {key: bundle.facts[key] for key in shown if key in bundle.facts}
     chosen, why = choose(bundle, args)
@@ -994,7 +1021,7 @@ TIMES = ("preprocess_ms", "latency_ms", "postprocess_ms")
 
 def command_verify(args: Args) -> int:
     """Checks the hashes, then every TFLite artifact on the golden samples, on this machine."""
-    bundle = open_target(args.target)
+    bundle = open_target(args.target, args.key)
     files = check_files(bundle)
     if not args.runs:
         note(f"files: {files['checked']} checked, {len(files['problems'])} problems")
@@ -1087,12 +1114,11 @@ def compare(bundle: Bundle, sample: Facts, outputs: Facts, entry: dict[str, Any]
         expected, output = np.asarray(stored, dtype=np.float64).ravel(), outputs[name].ravel()
         if expected.size != output.size:
             raise RunnerError(f"{where} {name} has {output.size} values, not {expected.size}")
-        difference, allowed = float(np.abs(output - expected).max(initial=0)), entry["tolerance"]
-        if difference >= entry.get("max_abs_diff", 0.0):
-            entry.update(max_abs_diff=difference, worst_sample=sample["id"])
-        if difference > allowed[name]:
-            differs = f"differs by {difference:.3g}, allowed {allowed[name]:.3g}"
-            problems.append(f"{where} {name} {differs}")
+        far, limit = float(np.abs(output - expected).max(initial=0)), entry["tolerance"][name]
+        if far >= entry.get("max_abs_diff", 0.0):
+            entry.update(max_abs_diff=far, worst_sample=sample["id"])
+        if far > limit:
+            problems.append(f"{where} {name} differs by {far:.3g}, allowed {limit:.3g}")
     return problems
 
 
@@ -1133,7 +1159,7 @@ def command_bench(args: Args) -> int:
     """Times each artifact and thread count in a process of its own; picks the fastest right one."""
     import subprocess
 
-    bundle, entries, files = open_target(args.target), [], {"checked": 0, "problems": []}
+    bundle, entries, files = open_target(args.target, args.key), [], {"checked": 0, "problems": []}
     counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
     for name in [args.artifact] if args.artifact else [a["id"] for a in bundle.artifacts]:
         for threads in [args.threads] if args.threads else counts:
@@ -1229,8 +1255,7 @@ def answer_tensors(model: Model, body: bytes, top: int) -> dict[str, Any]:
     if by_name:
         named = {name: [row[name] for row in found] for name in model.outputs}
         return {"outputs": named if len(named) > 1 else next(iter(named.values()))}
-    single = len(model.outputs) == 1
-    return {"predictions": [next(iter(row.values())) if single else row for row in found]}
+    return {"predictions": [next(iter(r.values())) if len(r) == 1 else r for r in found]}
 
 
 # ==== The command line ====
@@ -1253,6 +1278,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "--delegate": {"metavar": "LIBRARY[:KEY=VALUE]", "help": "use another delegate"},
     "--fallback-cpu": {"action": "store_true", "help": "without the Edge TPU, use the CPU"},
     "--stateful": {"action": "store_true", "help": "samples are the blocks of one stream"},
+    "--key": {"metavar": "FILE", "help": "public key of who must have signed the bundle"},
     "--json": {"action": "store_true", "help": "answer in JSON"},
     "--debug": {"action": "store_true", "help": "show tracebacks"},
     "files": {"nargs": "+", "help": "image, .npy, .npz, folder, or - for standard input"},

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from packager import errors, sandbox
+from packager import errors, leftovers, sandbox
 from packager.cache import Cache
 from packager.errors import ChildCrashed
 
@@ -371,6 +371,7 @@ def _environment(
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """Yields a temporary folder that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix=f"packager-{prefix}-") as name:
-        yield Path(name)
+    """Yields a temporary folder that is removed at the end, or by a later build if it is killed."""
+    name = f"{leftovers.PREFIX}{prefix}-"
+    with tempfile.TemporaryDirectory(prefix=name) as made, leftovers.held(Path(made)):
+        yield Path(made)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from packager import bundle
-from packager.bundle import MANIFEST
+from packager.bundle import MANIFEST, SIGNATURE
 from packager.console import Reporter, human_size
 from packager.errors import EnvironmentLacks, GateFailed, PackagerError, UsageError
 
@@ -143,10 +143,12 @@ def deploy(
         PackagerError: The transfer failed, or a hash differs.
     """
     manifest = bundle.read_manifest(folder)
-    name = f"{manifest.name}-{manifest.version}-{_hash(folder / MANIFEST)[:12]}"
+    signature = [SIGNATURE] if (folder / SIGNATURE).is_file() else []
+    described = hashlib.sha256("".join(_hash(folder / f) for f in [MANIFEST, *signature]).encode())
+    name = f"{manifest.name}-{manifest.version}-{described.hexdigest()[:12]}"
     if _RUNNER not in manifest.files:
         raise UsageError(f"{folder} has no TFLite files for a device", hint="build it with tflite")
-    files = [*manifest.files, MANIFEST]
+    files = [*manifest.files, MANIFEST, *signature]
     with _connected(target, ssh) as device:
         place = f"{target.folder}/.incoming/{name}"
         release = f"releases/{name}"

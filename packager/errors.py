@@ -19,8 +19,10 @@ Every error says what, where, why (the message) and what to do (the hint).
 
 from __future__ import annotations
 
+import errno
 import re
 
+_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -101,6 +103,18 @@ def brief(error: BaseException, limit: int = 400) -> str:
     """Returns another library's error as one line: its class and text, without colours."""
     text = " ".join(_COLOURS.sub("", str(error)).split())
     return f"{type(error).__name__}: {text[:limit]}" + ("…" if len(text) > limit else "")
+
+
+def storage_hint(error: BaseException) -> str:
+    """Returns what to do where an error is about space or permission; empty where it is not."""
+    # TensorFlow's errors have the system's text and no number.
+    told = isinstance(error, OSError) and error.errno in _STORAGE
+    if told or "No space left on device" in str(error):
+        return (
+            "make room or permission below the output folder and the folder for temporary files"
+            " (TMPDIR)"
+        )
+    return ""
 
 
 def by_name(name: str) -> type[PackagerError]:

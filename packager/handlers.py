@@ -53,7 +53,7 @@ def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> dict[str, 
         name, message, hint = type(error).__name__, error.message, error.hint
     except Exception as error:
         name = "ConversionError"
-        message, hint = errors.brief(error), ""
+        message, hint = errors.brief(error), errors.storage_hint(error)
     return {
         "error": name,
         "message": message,

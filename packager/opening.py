@@ -29,6 +29,7 @@ def recognise(model: Model) -> ModelFile:
         architecture=model.architecture,
         allow_unsafe_code=model.allow_unsafe_code,
         allow_ops=model.allow_op,
+        own_modules=model.custom_objects,
     )
 
 

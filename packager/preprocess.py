@@ -48,6 +48,8 @@ EXIF_ORIENTATION = 0x0112
 RESIZE_METHODS = (*(f"pillow:{name}" for name in FILTERS), "tf:bilinear", "tf:nearest")
 CHANNELS = ("gray", "rgb", "bgr")
 FITS = ("stretch", "crop", "pad")
+# Pillow opens more, one of them (EPS) with another program.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class PreprocessError(Exception):
@@ -115,9 +117,7 @@ def apply_tables(pixels: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Looks up uint8 pixels `[..., channels]` in tables `[channels, 256]`."""
     if pixels.shape[-1] != len(tables):
         raise PreprocessError(f"expected {len(tables)} channels, received {pixels.shape[-1]}")
-    looked_up = [table[pixels[..., channel]] for channel, table in enumerate(tables)]
-    stacked: np.ndarray = np.stack(looked_up, axis=-1)
-    return stacked
+    return np.stack([table[pixels[..., channel]] for channel, table in enumerate(tables)], axis=-1)
 
 
 def quantize(x: np.ndarray, scale: float, zero_point: int, dtype: str) -> np.ndarray:
@@ -131,8 +131,7 @@ def dequantize(q: np.ndarray, scale: Any, zero_point: Any, axis: int = -1) -> np
     """Returns `(q - zero_point) * scale` as float32; several scales belong to `axis`."""
     moved = np.moveaxis(np.atleast_1d(q).astype(np.float64), axis, -1)
     values: np.ndarray = (moved - np.asarray(zero_point)) * np.asarray(scale, np.float64)
-    result: np.ndarray = np.moveaxis(values, -1, axis).astype(np.float32)
-    return result
+    return np.moveaxis(values, -1, axis).astype(np.float32)
 
 
 def _open(source: ImageSource) -> Image.Image:
@@ -153,6 +152,8 @@ def _open(source: ImageSource) -> Image.Image:
 
 
 def _decode(picture: Image.Image) -> Image.Image:
+    if picture.format not in (None, *FORMATS):
+        raise PreprocessError(f"{picture.format} is none of {', '.join(FORMATS)}")
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and picture.width * picture.height > limit:
         size = f"{picture.width}x{picture.height}"

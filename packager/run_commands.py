@@ -18,14 +18,17 @@ from packager.flags import output_options
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def predict(bundle: Path, arguments: tuple[str, ...]) -> int:
     """Answer label and score for images: packager predict BUNDLE IMAGE... [--top K] [--json]."""
+    import os
     import subprocess
 
+    from packager import sandbox
     from packager.verify import runners
 
     if not arguments:
         raise click.UsageError("give at least one image, folder, .npy file, or -")
     command = [*runners.edge().command, "predict", str(bundle), *arguments]
-    return subprocess.run(command, check=False).returncode
+    confined = sandbox.command(command)
+    return subprocess.run(confined, check=False, env=sandbox.environment(os.environ)).returncode
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -95,5 +95,6 @@ if __name__ == "__main__":
             "segfault": segfault,
             "unsupported": unsupported,
             "sleep": lambda seconds: time.sleep(seconds),
+            "write": lambda path, size_bytes: Path(path).write_bytes(bytes(size_bytes)),
         }
     )

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packager import config
+from packager import config, run_commands, sandbox
 from packager.children import Child
 from packager.errors import ModelError
+from packager.verify import runners
 from tests.conftest import DIGITS, ROOT, packager
 
 CHECK_IMPORTS = """
@@ -91,6 +92,23 @@ def test_usage_errors_exit_2(tmp_path, arguments, text):
     assert text in ran.err
     assert "Traceback" not in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_predict_runs_the_runner_confined(monkeypatch):
+    started = {}
+
+    def run(command, **options):
+        started.update(options, command=command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setenv("GITHUB_TOKEN", "hush")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert run_commands.predict.main(["b", "a.png", "--top", "2"], standalone_mode=False) == 3
+    assert started["command"] == sandbox.command(
+        [*runners.edge().command, "predict", "b", "a.png", "--top", "2"]
+    )
+    assert "hush" not in started["env"].values()
+    assert started["env"]["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.tf
@@ -278,7 +296,7 @@ def test_evaluation_data_in_another_range_are_refused(models, tmp_path):
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize(("options", "text"), [("size=64k", "No space left"), ("ro", "Read-only")])
+@pytest.mark.parametrize(("options", "text"), [("size=16k", "No space left"), ("ro", "Read-only")])
 def test_a_full_or_read_only_disk(models, tmp_path, options, text):
     full = tmp_path / "full"
     full.mkdir()
@@ -288,7 +306,9 @@ def test_a_full_or_read_only_disk(models, tmp_path, options, text):
     if mounted.returncode:
         pytest.skip("mounting a small tmpfs needs root")
     try:
-        ran = packager("build", models / "cnn.keras", "--output", full / "dist")
+        # What needs no TensorFlow is enough here; tests/test_faults.py has the other moments.
+        without = ("--only", "tfjs/layers", "--no-verify")
+        ran = packager("build", models / "cnn.keras", *without, "--output", full / "dist")
         refused(ran, 1, text)
         assert list(full.iterdir()) == []
     finally:

@@ -8,6 +8,7 @@ import sys
 import zlib
 from fractions import Fraction
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -136,6 +137,18 @@ class TestLoading:
         rows = np.repeat(RAMP16[:, :, None], 3, -1)
         with pytest.raises(PreprocessError, match="16-bit RGB with a transparent colour"):
             load_image(png16(rows, 2, struct.pack(">HHH", 0x8000, 0x8000, 0x8000)))
+
+    @pytest.mark.parametrize("kind", ["EPS", "TGA"])
+    def test_formats_that_no_browser_shows_are_refused_before_they_are_decoded(self, kind):
+        """Pillow gives EPS, which is a program, to Ghostscript."""
+        content = io.BytesIO()
+        Image.new("RGB", (4, 4)).save(content, kind)
+        content.seek(0)
+        with (
+            mock.patch.object(Image.Image, "load", side_effect=AssertionError("decoded")),
+            pytest.raises(PreprocessError, match=f"{kind} is none of AVIF, .*WEBP"),
+        ):
+            load_image(content)
 
     def test_float_pixels_are_refused(self):
         file = encoded(

@@ -25,6 +25,7 @@ from packager_server.model import Signature, TensorInfo
 from PIL import Image
 
 from packager import bundle, config, preprocess, tflite_file
+from packager.diff import tfjs
 from packager.errors import PackagerError
 from packager.loaders import saved_model_file, saved_model_ops
 
@@ -270,9 +271,48 @@ def protobuf(fields: list[tuple[int, bytes]]) -> bytes:
 def saved_model(op: bytes) -> bytes:
     """A SavedModel whose graph and only function hold one operation."""
     node = protobuf([(1, b"n"), (2, op)])
-    function = protobuf([(1, protobuf([(1, b"f")])), (3, node)])
-    graph = protobuf([(1, node), (2, protobuf([(1, function)]))])
+    return saved_graph([node], [protobuf([(1, protobuf([(1, b"f")])), (3, node)])])
+
+
+def saved_graph(nodes: list[bytes], functions: list[bytes]) -> bytes:
+    """A SavedModel of these nodes and functions."""
+    library = protobuf([(1, function) for function in functions])
+    graph = protobuf([*((1, node) for node in nodes), (2, library)])
     return protobuf([(2, protobuf([(2, graph)]))])
+
+
+SAFE = protobuf([(1, b"n"), (2, b"MatMul")])
+EVIL = protobuf([(1, b"n"), (2, b"ReadFile")])
+SAVE = protobuf([(1, b"s"), (2, b"SaveV2")])
+SAVER = (1, protobuf([(1, b"__inference__traced_save_1")]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # Of two values TensorFlow takes the last.
+        saved_graph([protobuf([(1, b"n"), (2, b"MatMul"), (2, b"ReadFile")])], []),
+        saved_graph([], [protobuf([SAVER, (1, protobuf([(1, b"f")])), (3, SAVE)])]),
+        saved_graph([], [protobuf([(1, protobuf([(1, b"__inference__traced_save_1"), (1, b"f")])),
+                                   (3, SAVE)])]),
+        # Two of one name: one would hide the other.
+        saved_graph([EVIL, SAFE], []),
+        saved_graph([SAFE, EVIL], []),
+        saved_graph([SAFE], [protobuf([SAVER, (3, EVIL)]), protobuf([SAVER, (3, SAFE)])]),
+        # A field number with more bits than the readers that cut them off keep.
+        protobuf([(2, protobuf([(2, protobuf([(1 + (1 << 29), EVIL)]))]))]),
+        b"\x02\0" + saved_model(b"MatMul"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_saved_model_that_two_readers_understand_differently(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(content)
+    with pytest.raises((ValueError, PackagerError)):
+        saved_model_ops.check(tmp_path)
+    (tmp_path / "saved_model.pb").write_bytes(saved_graph([SAFE], [protobuf([SAVER, (3, SAVE)])]))
+    saved_model_ops.check(tmp_path)
 
 
 @many
@@ -324,3 +364,61 @@ def test_what_is_no_tflite_file_is_refused(content: bytes, changes: Any) -> None
     head = struct.pack("<I4s", 28, b"TFL3")
     with pytest.raises(PackagerError):
         tflite_file.read_bytes(head + mutated(content or b"x", changes, 1))
+
+
+TFJS: dict[str, Any] = {
+    "format": "layers-model",
+    "modelTopology": {"model_config": {"class_name": "Functional", "config": {"layers": [
+        {"class_name": "Dense", "name": "d", "config": {"name": "d", "units": 2},
+         "inbound_nodes": [[["x", 0, 0, {}]]]}]}}},
+    "weightsManifest": [{"paths": ["shard.bin"], "weights": [
+        {"name": "d/kernel", "shape": [2, 3], "dtype": "float32"},
+        {"name": "d/bias", "shape": [3], "dtype": "float32",
+         "quantization": {"dtype": "uint8", "scale": 0.1, "min": -1.0}},
+        {"name": "d/words", "shape": [2], "dtype": "string"}]}],
+    "userDefinedMetadata": {"packager": {"schema": 1}},
+}  # fmt: skip
+SHARD = bytes(24) + b"abc" + b"\2\0\0\0hi\0\0\0\0"
+
+
+@many
+@given(st.sampled_from(paths(TFJS)), tree, st.booleans(), st.integers(0, len(SHARD)))
+def test_a_model_json_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, path: Any, value: Any, remove: bool, length: int
+) -> None:
+    folder = tmp_path_factory.mktemp("tfjs", numbered=True)
+    (folder / "model.json").write_text(json.dumps(replaced(TFJS, path, value, remove)))
+    (folder / "shard.bin").write_bytes(SHARD[:length])
+    try:
+        read = tfjs.read(folder / "model.json")
+    except PackagerError as error:
+        assert error.message
+        return
+    assert all(tensor.values.nbytes <= len(SHARD) for tensor in read.tensors.values())
+
+
+def test_the_model_json_of_these_tests_is_one(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text(json.dumps(TFJS))
+    (tmp_path / "shard.bin").write_bytes(SHARD)
+    found = tfjs.read(tmp_path / "model.json")
+    assert [t.values.size for t in found.tensors.values()] == [6, 3, 10]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
+def test_weights_are_not_read_from_elsewhere(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(SHARD)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.json").write_text(
+        json.dumps(replaced(TFJS, ("weightsManifest", 0, "paths"), [name], remove=False))
+    )
+    with pytest.raises(PackagerError, match="leads out of it"):
+        tfjs.read(folder / "model.json")
+
+
+def test_words_without_end_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "shard.bin").write_bytes(SHARD)
+    shape = ("weightsManifest", 0, "weights", 2, "shape")
+    (tmp_path / "model.json").write_text(json.dumps(replaced(TFJS, shape, [2**40], remove=False)))
+    with pytest.raises(PackagerError, match="end before d/words"):
+        tfjs.read(tmp_path / "model.json")

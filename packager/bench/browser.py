@@ -1,8 +1,14 @@
-"""Times an artifact in an installed Chromium, headless, with the shipped web app's engine."""
+"""Times an artifact in an installed Chromium, headless, with the shipped web app's engine.
+
+Run as `python -m packager.bench.browser FOLDER ORDER`; prints one JSON document. A process of its
+own, because a page that hangs cannot be interrupted from outside its browser.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +71,13 @@ def run(folder: Path, order: dict[str, Any]) -> dict[str, Any]:
             raise PackagerError(f"the page failed: {error.message.splitlines()[0]}") from None
         finally:
             browser.close()
+
+
+if __name__ == "__main__":
+    try:
+        found = run(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    except EnvironmentLacks as missing:
+        found = {"skipped": missing.message}
+    except PackagerError as failure:
+        sys.exit(failure.message)
+    print(json.dumps(found))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import packager
-from packager import assets, bundle, report, web
+from packager import assets, bundle, report, sandbox, web
 from packager.bundle import Artifact, Manifest, to_json
 from packager.children import scratch
 from packager.console import Reporter
@@ -195,7 +198,8 @@ def _tfjs(job: _Work, artifact: Artifact) -> Iterator[Json]:
             continue
         order = job.order(artifact, backend=backend, vendor=str(vendor))
         script = assets.path() / "web" / "node" / "bench.mjs"
-        row = _row(artifact, [program, str(script), json.dumps(order)], 1)
+        command = [program, str(script), json.dumps(order)]
+        row = _row(artifact, command, 1, memory_limit=False)
         yield {**row, "runtime": _named(row.get("runtime"), f"tfjs {backend} (Node)")}
 
 
@@ -204,8 +208,6 @@ def _chromium(
 ) -> Iterator[Json]:
     if not job.settings.browser:
         return
-    from packager.bench import browser
-
     settings = {key: getattr(job.settings, key) for key in ("warm_up", "runs", "seconds")}
     # TF.js chooses its threads itself.
     for threads in job.settings.threads if library == "litert" else (1,):
@@ -214,7 +216,9 @@ def _chromium(
             candidate = {"library": library, "backend": backend, "artifact": artifact.id,
                          "title": name}  # fmt: skip
             order = {"candidate": candidate, "threads": threads, "settings": settings}
-            found = _answered(artifact, threads, lambda order=order: browser.run(job.folder, order))
+            program = [sys.executable, "-m", "packager.bench.browser", str(job.folder)]
+            command = [*program, json.dumps(order)]
+            found = _row(artifact, command, threads, memory_limit=False)
             yield {**found, "runtime": _named(found.get("runtime"), name)}
 
 
@@ -222,18 +226,15 @@ def _named(runtime: Json | None, name: str) -> Json:
     return {"name": name, "version": str((runtime or {}).get("version") or "")}
 
 
-def _row(artifact: Artifact, command: list[str], threads: int) -> Json:
-    return _answered(artifact, threads, lambda: _ask(command))
-
-
-def _answered(artifact: Artifact, threads: int, ask: Any) -> Json:
+def _row(
+    artifact: Artifact, command: list[str], threads: int, *, memory_limit: bool = True
+) -> Json:
     """One row of the document: what a child answered, or why it did not."""
     row: Json = {"id": artifact.id, "threads": threads}
     try:
-        answer = ask()
+        answer = _ask(command, memory_limit=memory_limit)
     except PackagerError as error:
-        status = "skipped" if error.exit_code == 4 else "failed"
-        return {**row, "status": status, "reason": error.message}
+        return {**row, "status": "failed", "reason": error.message}
     if "skipped" in answer:
         return {**row, "runtime": answer.get("runtime"), "status": "skipped",
                 "reason": answer["skipped"]}  # fmt: skip
@@ -250,22 +251,29 @@ def _answered(artifact: Artifact, threads: int, ask: Any) -> Json:
     }
 
 
-def _ask(command: list[str]) -> Json:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+def _ask(command: list[str], *, memory_limit: bool = True) -> Json:
+    """The JSON that a confined child prints as its last line; none of its processes outlives it."""
+    if shutil.which(command[0]) is None:
+        raise PackagerError(f"{command[0]} cannot be started: there is no such program")
+    environment = {**sandbox.environment(os.environ), "CUDA_VISIBLE_DEVICES": "-1"}
+    with subprocess.Popen(
+        # Node.js and Chromium reserve more addresses than there are.
+        sandbox.command(command, memory_limit=memory_limit),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**environment, "TF_CPP_MIN_LOG_LEVEL": "3"}, start_new_session=True,
+    ) as child:  # fmt: skip
+        try:
+            out, err = child.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise PackagerError(f"no answer in {_TIMEOUT_S:.0f} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-            stdin=subprocess.DEVNULL, env=environment,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise PackagerError(f"no answer in {_TIMEOUT_S:.0f} s") from None
-    except OSError as error:
-        raise PackagerError(f"{command[0]} cannot be started: {error.strerror}") from None
-    try:
-        answer: Json = json.loads(done.stdout.strip().splitlines()[-1])
+        answer: Json = json.loads(out.strip().splitlines()[-1])
         return answer
     except (IndexError, ValueError):
-        text = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        text = (err.strip().splitlines() or [f"it ended with {child.returncode}"])[-1]
         raise PackagerError(text) from None
 
 

@@ -13,6 +13,8 @@ from packager.bundle import read_json
 from packager.diff.contents import Array, ModelFile, Operator, Tensor
 from packager.errors import BundleError
 
+_DTYPES = ("bool", "complex64", "float16", "float32", "int32", "uint16", "uint8")
+
 
 def read(path: Path) -> ModelFile:
     """Reads weights, layers or nodes, and the card.
@@ -28,7 +30,14 @@ def read(path: Path) -> ModelFile:
         layer_names = [layer["name"] for layer in _layers(topology)]
         operators = _nodes(topology) if "node" in topology else _layer_operators(topology)
         tensors, weight_bytes = _weights(path, document.get("weightsManifest") or [], layer_names)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise BundleError(
             f"{path} is not a TF.js model that can be read: {type(error).__name__} {error}"
         ) from error
@@ -72,7 +81,7 @@ def _weights(
     found: dict[str, Tensor] = {}
     total = 0
     for group in groups:
-        content = b"".join(_shard(path.parent / name) for name in group["paths"])
+        content = b"".join(_shard(path.parent, name) for name in group["paths"])
         offset = 0
         for entry in group["weights"]:
             values, size = _values(entry, content[offset:], path)
@@ -86,7 +95,10 @@ def _weights(
     return found, total
 
 
-def _shard(path: Path) -> bytes:
+def _shard(folder: Path, name: str) -> bytes:
+    path = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise BundleError(f"{folder}: the path {name!r} of a part of the weights leads out of it")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -99,16 +111,22 @@ def _shard(path: Path) -> bytes:
 def _values(entry: dict[str, Any], content: bytes, path: Path) -> tuple[Array, int]:
     """The stored values of a weight and their size in bytes; texts are kept as bytes."""
     stored = entry.get("quantization", {}).get("dtype", entry["dtype"])
-    count = math.prod(entry["shape"])
+    if any(not isinstance(size, int) or size < 0 for size in entry["shape"]):
+        raise ValueError(f"the shape {entry['shape']}")
+    count, size = math.prod(entry["shape"]), 0
+    ended = BundleError(f"{path}: the weights end before {entry['name']}")
     if stored == "string":
-        size = 0
         for _ in range(count):
             size += 4 + int.from_bytes(content[size : size + 4], "little")
+            if len(content) < size:
+                raise ended
         return np.frombuffer(content[:size], np.uint8), size
+    if stored not in _DTYPES:
+        raise ValueError(f"the type {stored!r}")
     dtype = np.dtype(stored).newbyteorder("<")
     size = count * dtype.itemsize
     if len(content) < size:
-        raise BundleError(f"{path}: the weights end before {entry['name']}")
+        raise ended
     return np.frombuffer(content[:size], dtype), size
 
 

@@ -39,7 +39,11 @@ def read(path: Path) -> LayerGraph | None:
             content = archive.read("model.weights.h5")
         with h5py.File(io.BytesIO(content)) as stored:
             return _graph(config, stored)
-    except (_Unknown, KeyError, OSError, ValueError, zipfile.BadZipFile):
+    # A description by somebody else may have any form; Keras says what is wrong with it.
+    except (
+        *(_Unknown, zipfile.BadZipFile, OSError, ValueError, RecursionError),
+        *(KeyError, TypeError, AttributeError, IndexError),
+    ):
         return None
 
 

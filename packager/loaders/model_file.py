@@ -7,21 +7,20 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packager.bundle import hash_file
-from packager.errors import EnvironmentLacks, ModelError
-from packager.loaders import saved_model_file, saved_model_ops
+from packager.errors import ModelError
+from packager.loaders import guards, saved_model_file, saved_model_ops
 
 # `package.module:function`, wherever a source may be a Python function.
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _SUFFIX = re.compile(r"\.(keras|h5|hdf5|zip)$", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_CODE_CLASSES = ("Lambda", "__lambda__")
 MAX_CONFIG_BYTES = 256 * 1024 * 1024
 
 
@@ -83,6 +82,7 @@ def identify(
     architecture: str = "",
     allow_unsafe_code: bool = False,
     allow_ops: Collection[str] = (),
+    own_modules: Collection[str] = (),
 ) -> ModelFile:
     """Recognises a model source by its content.
 
@@ -92,6 +92,7 @@ def identify(
             wrote, or the `package.module:function` that builds the model.
         allow_unsafe_code: Accept Lambda layers and other embedded Python code.
         allow_ops: Accept these operations in a SavedModel beside those that only compute.
+        own_modules: The user's modules, whose classes and functions the file may name.
 
     Raises:
         ModelError: It is missing, empty, damaged, not a model, of a version that is not
@@ -120,7 +121,7 @@ def identify(
             hint="leave --architecture out",
         )
     if not allow_unsafe_code:
-        _refuse_code(found)
+        guards.refuse_code(source, found.config, imports=found.is_keras2, own=own_modules)
     return found
 
 
@@ -159,17 +160,18 @@ def _identify_archive(path: Path, size: int) -> ModelFile:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
-            missing = {"config.json", "metadata.json", "model.weights.h5"} - names
+            missing = {"config.json", "metadata.json", guards.WEIGHTS} - names
             if missing:
                 raise ModelError(
                     f"{path} is a zip file but no .keras archive: it has no {sorted(missing)[0]}",
                     hint="save the model with model.save('model.keras')",
                 )
+            guards.check_archive(path, archive)
             metadata = _read_member(archive, "metadata.json")
             config = _read_member(archive, "config.json")
             if archive.testzip() is not None:
                 raise damaged
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError):
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RuntimeError):
         raise damaged from None
     version = str(metadata.get("keras_version", "unknown"))
     kind = "keras2_archive" if version.startswith("2") else "keras3"
@@ -186,16 +188,10 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
 
 
 def _identify_hdf5(path: Path, size: int, architecture: str) -> ModelFile:
+    h5py = guards.h5py_for(path)
     try:
-        import h5py
-    except ImportError:
-        raise EnvironmentLacks(
-            f"{path} is an HDF5 file and h5py is not installed",
-            hint="pip install 'packager[build]'",
-        ) from None
-    try:
+        guards.check_hdf5(path, path)
         with h5py.File(path, "r") as file:
-            _refuse_links(path, file)
             described = file.attrs.get("model_config")
             config = None if described is None else json.loads(_text(described))
             version = _text(file.attrs.get("keras_version", ""))
@@ -209,26 +205,6 @@ def _identify_hdf5(path: Path, size: int, architecture: str) -> ModelFile:
         return _identify_weights(path, size, digest, architecture, version, keys)
     saved_by = f"keras {version or '2 (not recorded)'}"
     return ModelFile(str(path), "keras_h5", saved_by, digest, size, config)
-
-
-def _refuse_links(path: Path, group: Any) -> None:
-    """Refuses a file whose parts lie in other files: opening it would read those."""
-    import h5py
-
-    for name in group:
-        link = group.get(name, getlink=True)
-        item = None if isinstance(link, h5py.ExternalLink) else group.get(name)
-        outside = item is None or (
-            isinstance(item, h5py.Dataset) and (item.external or item.is_virtual)
-        )
-        if outside:
-            raise ModelError(
-                f"{path}: {group.name.rstrip('/')}/{name} lies in another file or leads nowhere"
-                f" ({type(link).__name__}); packager opens files that hold all their data",
-                hint="save the model again with model.save('model.keras')",
-            )
-        if isinstance(item, h5py.Group) and isinstance(link, h5py.HardLink):
-            _refuse_links(path, item)
 
 
 def _identify_weights(
@@ -320,27 +296,3 @@ def _identify_folder(path: Path, allow_ops: Collection[str]) -> ModelFile:
             hint="copy it again, or export it again",
         ) from None
     return ModelFile(str(path), "saved_model", saved_by, digest.hexdigest(), size)
-
-
-def _refuse_code(found: ModelFile) -> None:
-    for where, class_name in _embedded_code(found.config):
-        raise ModelError(
-            f"{found.source}: the layer {where!r} is a {class_name} with Python code inside,"
-            " which would run when the model is opened",
-            hint="replace it by a Keras layer or operation; if you trust the file, add"
-            " --allow-unsafe-code",
-        )
-
-
-def _embedded_code(value: Any, where: str = "model") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        config = value.get("config")
-        if isinstance(config, dict) and isinstance(config.get("name"), str):
-            where = config["name"]
-        if value.get("class_name") in _CODE_CLASSES:
-            yield where, str(value["class_name"])
-        for item in value.values():
-            yield from _embedded_code(item, where)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _embedded_code(item, where)

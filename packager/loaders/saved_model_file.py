@@ -117,6 +117,9 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
+        # Some readers cut off what 32 bits do not hold, and see another field.
+        if not 8 <= key < 1 << 32:
+            raise ValueError(f"field number {key >> 3}")
         kind = key & 7
         if kind == 0:
             _, at = _varint(message, at)

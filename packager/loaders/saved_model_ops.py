@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from packager.errors import ModelError
 from packager.loaders.saved_model_file import mapped, walk
@@ -39,6 +40,7 @@ _ASSETS = (6,)
 _COLLECTIONS = (4,)
 _COLLECTED = (2, 5, 1, 2)
 _SHOWN = 5
+_Named = TypeVar("_Named")
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ def safe_ops() -> frozenset[str]:
 
 def _unsafe(graph: memoryview, allowed: frozenset[str]) -> dict[str, str]:
     """The operations of one graph that are refused, with a place where each is used."""
-    nodes = {node.name: node for node in map(_node, walk(graph, _NODES))}
-    functions = {name: body for name, body in map(_function, walk(graph, _FUNCTIONS))}
+    nodes = _by_name((node.name, node) for node in map(_node, walk(graph, _NODES)))
+    functions = _by_name(map(_function, walk(graph, _FUNCTIONS)))
     # An operation may be the name of a function of the library.
     known = safe_ops() | allowed | functions.keys()
     savers = {name for name in functions if _SAVER_FUNCTION.fullmatch(name)}
@@ -94,7 +96,7 @@ def _unsafe(graph: memoryview, allowed: frozenset[str]) -> dict[str, str]:
     for name, body in functions.items():
         is_saver = name in savers and name not in used
         found |= _outside(body, known | SAVER_OPS if is_saver else known, f"the function {name}")
-    restore = next(_texts(graph, _RESTORE_OP), "")
+    restore = _one(graph, _RESTORE_OP)
     scope = restore.rpartition("/")[0]
     served = _reached(nodes, _texts(graph, _SIGNATURE_OUTPUTS))
     for node in nodes.values():
@@ -141,14 +143,15 @@ def _foreign_files(
 def _assets(graph: memoryview) -> Iterator[str]:
     """The nodes whose values the loader replaces by the path of a file in assets/."""
     found = list(walk(graph, _ASSETS))
-    for entry in walk(graph, _COLLECTIONS):
-        if next(_texts(entry, (1,)), "") == "saved_model_assets":
+    # As TensorFlow does, which looks into one of the two places only.
+    for entry in () if found else walk(graph, _COLLECTIONS):
+        if _one(entry, (1,)) == "saved_model_assets":
             found += walk(entry, _COLLECTED)
     for asset in found:
         # AssetFileDef: tensor_info.name, filename
-        parts = next(_texts(asset, (2,)), "").split("/")
+        parts = _one(asset, (2,)).split("/")
         if ".." not in parts and parts[0]:
-            yield from (name.partition(":")[0] for name in _texts(asset, (1, 1)))
+            yield _one(asset, (1, 1)).partition(":")[0]
 
 
 def _origin(body: dict[str, _Node], tensor: str) -> str:
@@ -180,8 +183,8 @@ def _node(message: memoryview) -> _Node:
     # NodeDef: name, op, input, attr (a map) -> AttrValue.func.name, AttrValue.list.func.name
     calls = (*_texts(message, (5, 2, 10, 1)), *_texts(message, (5, 2, 1, 9, 1)))
     return _Node(
-        next(_texts(message, (1,)), ""),
-        next(_texts(message, (2,)), ""),
+        _one(message, (1,)),
+        _one(message, (2,)),
         tuple(_texts(message, (3,))),
         calls,
     )
@@ -189,8 +192,25 @@ def _node(message: memoryview) -> _Node:
 
 def _function(message: memoryview) -> tuple[str, list[_Node]]:
     # FunctionDef: signature (OpDef) -> name, node_def
-    name = next(_texts(message, (1, 1)), "")
-    return name, [_node(each) for each in walk(message, (3,))]
+    return _one(message, (1, 1)), [_node(each) for each in walk(message, (3,))]
+
+
+def _one(message: memoryview, path: tuple[int, ...]) -> str:
+    """A text that is there once at most: of several, TensorFlow would take another than we."""
+    found = list(_texts(message, path))
+    if len(found) > 1:
+        raise ValueError(f"{found[:2]} where there is one text")
+    return found[0] if found else ""
+
+
+def _by_name(pairs: Iterable[tuple[str, _Named]]) -> dict[str, _Named]:
+    """A dictionary of what must have a name of its own."""
+    found: dict[str, _Named] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"two nodes or functions are called {name!r}")
+        found[name] = value
+    return found
 
 
 def _texts(message: memoryview, path: tuple[int, ...]) -> Iterator[str]:

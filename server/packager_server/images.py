@@ -15,9 +15,6 @@ from packager_server.codes import Code, ServeError
 from packager_server.core import Call, ServingCore
 from packager_server.model import Array, find_signature
 
-# What browsers and cameras make; Pillow's other decoders are not opened to the network.
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-
 
 @dataclass(frozen=True)
 class ImageLimits:
@@ -91,8 +88,10 @@ class ImageService:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Returns those of `FORMATS` that this Pillow can decode."""
+    """Returns those of the preprocessing's formats that this Pillow can decode."""
     from PIL import Image
+
+    from packager_server.preprocess import FORMATS
 
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from packager import bundle as bundles
+from packager import signing
 from tests.conftest import packager
 
 pytestmark = pytest.mark.tf
@@ -121,8 +122,11 @@ def test_versions_and_back(deploy, versions, device, transport):
     assert current(device) == 1
     for name, entry in bundles.read_manifest(versions[1]).files.items():
         assert bundles.hash_file(device / "current" / name) == entry
+    signing.new_key(device / "key.pem")
+    signature = signing.sign(versions[2], device / "key.pem").read_bytes()
     assert deploy(versions[2], *way).code == 0
     assert (current(device), current(device, "previous")) == (2, 1)
+    assert (device / "current/manifest.sig").read_bytes() == signature
     # A bundle that does not verify there is not switched to.
     ran = deploy(versions[3], *way)
     assert ran.code == 3

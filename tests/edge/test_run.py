@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from packager import preprocess as reference
+from packager import signing
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = ROOT / "edge" / "run.py"
@@ -64,7 +65,8 @@ class TestText:
             for alias in node.names
         }
         foreign = {name.split(".")[0] for name in names} - sys.stdlib_module_names
-        assert foreign == {"numpy", "PIL"}
+        # cryptography only for --key.
+        assert foreign == {"numpy", "PIL", "cryptography"}
 
     def test_the_oldest_interpreter_is_one_number(self):
         """ai-edge-litert 1.2.0 loads float16 files and computes something else."""
@@ -909,3 +911,70 @@ class TestErrors:
         )
         assert json.loads(done.stdout)["label"] == "three"
         assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """The files of two pairs of keys: mine.pub belongs to mine.pem."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("mine", "other"):
+        signing.new_key(folder / f"{name}.pem")
+    return folder
+
+
+class TestSignature:
+    def test_what_is_signed_runs(self, command, bundle, keys, tmp_path):
+        signing.sign(bundle, keys / "mine.pem")
+        key = ("--key", keys / "mine.pub")
+        assert command("verify", bundle, *key).code == 0
+        picture = photo(tmp_path / "a.png")
+        answer = command("predict", bundle.parent, picture, "--json", *key)
+        assert (answer.code, len(answer.lines)) == (0, 1)
+        one = next((bundle / "tflite").glob("*.float32.tflite"))
+        assert command("predict", one, picture, *key).code == 0
+
+    @pytest.mark.parametrize("arguments", [("info",), ("verify",), ("bench",), ("predict", "a.png"),
+                                           ("serve",), ("watch", "."),
+                                           ("run", "--inputs", ".", "--outputs", ".")])  # fmt: skip
+    @pytest.mark.parametrize("damage", ["unsigned", "other", "changed", "no signature", "no key"])
+    def test_nothing_else_is_loaded(
+        self, runner, command, bundle, keys, damage, arguments, monkeypatch
+    ):
+        def loaded(*given):
+            raise AssertionError("a file was loaded")
+
+        monkeypatch.setattr(runner, "load_interpreter", loaded)
+        monkeypatch.setattr(runner.json, "loads", loaded)
+        if damage != "unsigned":
+            signing.sign(bundle, keys / ("other.pem" if damage == "other" else "mine.pem"))
+        if damage == "changed":
+            manifest = bundle / "manifest.json"
+            manifest.write_bytes(manifest.read_bytes().replace(b"digit", b"digut", 1))
+        if damage == "no signature":
+            (bundle / "manifest.sig").write_text("not base64!")
+        key = keys / ("mine.pem" if damage == "no key" else "mine.pub")
+        name, *more = arguments
+        answer = command(name, bundle, *more, "--key", key)
+        assert answer.code == 1
+        assert "manifest.json has no signature by the owner of" in answer.err
+        assert "Take the bundle from where it was signed." in answer.err
+
+    def test_a_file_that_is_not_the_signed_one(self, command, bundle, keys, tmp_path):
+        signing.sign(bundle, keys / "mine.pem")
+        for path in (bundle / "tflite").iterdir():
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+        key, picture = ("--key", keys / "mine.pub"), photo(tmp_path / "a.png")
+        answer = command("predict", bundle, picture, *key)
+        assert (answer.code, "is not the file that was signed" in answer.err) == (1, True)
+        copy = shutil.copy(path, tmp_path / "lone.tflite")
+        answer = command("predict", copy, picture, *key)
+        assert (answer.code, "no file of a signed bundle" in answer.err) == (1, True)
+
+    def test_without_cryptography(self, command, bundle, keys, monkeypatch):
+        monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+        answer = command("verify", bundle, "--key", keys / "mine.pub")
+        assert answer.code == 4
+        assert "pip install cryptography" in answer.err
+        assert command("verify", bundle).code == 0

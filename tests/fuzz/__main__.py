@@ -25,12 +25,13 @@ with atheris.instrument_imports(include=["packager", "packager_server", "PIL"]):
     from packager_server.model import Signature, TensorInfo
 
     from packager import bundle, preprocess, tflite_file
+    from packager.diff import tfjs as tfjs_reader
     from packager.errors import PackagerError
     from packager.loaders import saved_model_file, saved_model_ops
 
 from PIL import Image
 
-from tests.test_properties import MANIFEST, saved_model
+from tests.test_properties import MANIFEST, TFJS, saved_model
 
 SCRATCH = Path(tempfile.mkdtemp(prefix="fuzz-"))
 FLOATS = TensorInfo("float32", (None, 2))
@@ -60,6 +61,17 @@ def tflite(content: bytes) -> None:
     try:
         comparison.read(path)
         tflite_file.read_bytes(content)
+    except PackagerError:
+        return
+
+
+def tfjs(content: bytes) -> None:
+    """A model.json of TF.js; what follows two NULs is its only shard."""
+    document, _, shard = content.partition(b"\0\0")
+    (SCRATCH / "model.json").write_bytes(document)
+    (SCRATCH / "shard.bin").write_bytes(shard)
+    try:
+        tfjs_reader.read(SCRATCH / "model.json")
     except PackagerError:
         return
 
@@ -113,6 +125,7 @@ def _tflite() -> bytes:
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], bytes]]] = {
     "manifest": (manifest, lambda: json.dumps(MANIFEST).encode()),
     "tflite": (tflite, _tflite),
+    "tfjs": (tfjs, lambda: json.dumps(TFJS).encode() + b"\0\0" + bytes(range(48))),
     "savedmodel": (savedmodel, lambda: saved_model(b"MatMul")),
     "image": (image, _picture),
     "rest": (

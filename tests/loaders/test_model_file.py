@@ -132,28 +132,6 @@ def test_code_in_an_architecture_is_named(models, tmp_path):
         identify(str(models / "only.weights.h5"), architecture=str(tmp_path / "a.json"))
 
 
-def test_parts_in_other_files_are_refused(models, tmp_path):
-    import h5py
-
-    secret = tmp_path / "secret.h5"
-    with h5py.File(secret, "w") as file:
-        file["data"] = [1.0, 2.0]
-    for kind in ("link", "storage", "virtual"):
-        path = tmp_path / f"{kind}.h5"
-        path.write_bytes((models / "renamed_h5.model").read_bytes())
-        with h5py.File(path, "r+") as file:
-            group = file["model_weights"].create_group("deep")
-            if kind == "link":
-                group["w"] = h5py.ExternalLink(str(secret), "/data")
-            elif kind == "storage":
-                group.create_dataset("w", (2,), "f4", external=[(str(secret), 0, 8)])
-            else:
-                layout = h5py.VirtualLayout((2,), "f8")
-                layout[:] = h5py.VirtualSource(secret, "data", (2,))
-                group.create_virtual_dataset("w", layout)
-        refused(path, "/model_weights/deep/w lies in another file")
-
-
 def test_a_saved_model_tells_who_wrote_it(models, shared):
     assert identify(str(models / "exported")).saved_by.startswith("tensorflow 2.")
     old = identify(str(shared / "models/basic_pitch/nmp_saved_model"))
