@@ -111,7 +111,7 @@ class Child:
         self._remembered: set[int] = set()
         self._replayed = 0
         if self._cache is None:
-            self._start()
+            self.start()
 
     def __enter__(self) -> Child:
         return self
@@ -123,6 +123,16 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.close(at_once=kind is not None)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has been started."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Starts the process, unless it has been: it will be needed."""
+        if self._process is None:
+            self._start()
 
     def submit(
         self,
@@ -262,8 +272,7 @@ class Child:
             self._write(request.text)
 
     def _send(self, number: int) -> None:
-        if self._process is None:
-            self._start()
+        self.start()
         self._sent.append(number)
         self._write(self._requests[number].text)
 

@@ -46,6 +46,22 @@ def child(
     )
 
 
+def begin(
+    model: Model, found: ModelFile, source: Child, *, keep_python: bool = False
+) -> Pending | None:
+    """Asks for the model to be opened, so that TensorFlow starts; None where more comes before it.
+
+    Args:
+        model: What to package.
+        found: The same, recognised.
+        source: The TensorFlow child.
+        keep_python: As for `open_source`.
+    """
+    if found.is_keras2:
+        return None
+    return _ask(source, model, found.source, found.format, found, keep_python)
+
+
 def open_source(
     model: Model,
     found: ModelFile,
@@ -55,6 +71,7 @@ def open_source(
     *,
     keep_python: bool = False,
     cache: Cache | None = None,
+    begun: Pending | None = None,
 ) -> Opened:
     """Opens the model and leaves it open in the child.
 
@@ -66,6 +83,7 @@ def open_source(
         reporter: Where the stages are shown.
         keep_python: Run a Keras 3 model as it is, without a graph.
         cache: Answers of earlier builds.
+        begun: What `begin` returned.
 
     Returns:
         The answer of the child's `open`: ends, number of parameters, versions, and why no graph
@@ -75,9 +93,10 @@ def open_source(
         ModelError: It cannot be opened, and why.
         ConversionError: A rebuilt Keras 2 model computes something else.
     """
-    if not found.is_keras2:
+    begun = begun or begin(model, found, source, keep_python=keep_python)
+    if begun is not None:
         with reporter.stage("open it in TensorFlow"):
-            opened = _open(source, model, found.source, found.format, found, keep_python)
+            opened: Opened = begun.result()
         _warn_of_text(opened, reporter)
         return opened
     with child("packager.loaders.tf_keras_worker", model, work, reporter, cache) as old:
@@ -121,15 +140,20 @@ def open_keras2(
     return opened
 
 
-def _open(
+def _open(source: Child, model: Model, path: str, file_format: str, found: ModelFile) -> Opened:
+    opened: Opened = _ask(source, model, path, file_format, found).result()
+    return opened
+
+
+def _ask(
     source: Child,
     model: Model,
     path: str,
     file_format: str,
     found: ModelFile,
     keep_python: bool = False,
-) -> Opened:
-    opened: Opened = source.call(
+) -> Pending:
+    return source.submit(
         "open",
         "opening the model",
         keep=True,
@@ -143,7 +167,6 @@ def _open(
         allow_unsafe_code=model.allow_unsafe_code,
         keep_python=keep_python,
     )
-    return opened
 
 
 def _files_of(architecture: str) -> list[str]:

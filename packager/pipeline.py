@@ -115,6 +115,8 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             "packager.quantize.worker", verbose=reporter.verbose, temporary=work, cache=cache
         ) as litert,
     ):
+        keep_python = [target.id for target in selection.targets] == ["keras"]
+        begun = opening.begin(config.model, found, source, keep_python=keep_python)
         early = _early(config, found, stage, work, reporter)
         opened = opening.open_source(
             config.model,
@@ -122,9 +124,12 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             source,
             work,
             reporter,
-            keep_python=[t.id for t in selection.targets] == ["keras"],
+            keep_python=keep_python,
             cache=cache,
+            begun=begun,
         )
+        if source.is_running:
+            litert.start()
         manifest = describe.manifest_of(config, found, stage, opened)
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert, cache)
         if early is not None and early[0] == manifest.ends():

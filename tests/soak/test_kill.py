@@ -1,8 +1,12 @@
-"""A build that is killed at any moment leaves a whole bundle or none, and a rerun works."""
+"""A build that is killed at any moment leaves a whole bundle or none, and a rerun works.
+
+The cache survives, too: builds go on with what killed ones left there, and make the same files.
+"""
 
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,23 +26,32 @@ LONGEST_BUILD_S = 14.0
 @pytest.mark.tf
 def test_kill_at_random_moments(models, tmp_path):
     moments = random.Random(2)
-    arguments = [
-        "build", models / "linear.keras", "--only", "tflite", "--output", tmp_path, "--force",
-    ]  # fmt: skip
+    cache, output = tmp_path / "cache", tmp_path / "dist"
+    arguments = ["build", models / "linear.keras", "--only", "tflite", "--force", "--output"]
     for _ in range(KILLS):
         process = subprocess.Popen(
-            [sys.executable, "-m", "packager", *map(str, arguments)],
+            [sys.executable, "-m", "packager", *map(str, [*arguments, output])],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PACKAGER_CACHE": str(cache)},
         )  # fmt: skip
         time.sleep(moments.uniform(0, LONGEST_BUILD_S))
+        if process.poll() is not None:
+            # It took all from the cache; the next one has work again.
+            shutil.rmtree(cache, ignore_errors=True)
         # The whole group, as a machine that loses power; finished processes are gone already.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        visible = [p for p in tmp_path.glob("linear/*") if not p.name.startswith(".")]
+        visible = [p for p in output.glob("linear/*") if not p.name.startswith(".")]
         for folder in visible:
             assert bundle.check_files(folder, bundle.read_manifest(folder)) == []
-    ran = packager(*arguments)
-    assert ran.code == 0, ran.err
-    assert [p.name for p in (tmp_path / "linear").iterdir()] == ["1"]
+    for place, kept in ((output, str(cache)), (tmp_path / "anew", "")):
+        ran = packager(*arguments, place, PACKAGER_CACHE=kept)
+        assert ran.code == 0, ran.err
+        assert [p.name for p in (place / "linear").iterdir()] == ["1"]
+    assert tflite_files(output) == tflite_files(tmp_path / "anew")
+
+
+def tflite_files(output):
+    files = bundle.read_manifest(output / "linear" / "1").files
+    return {name: entry.sha256 for name, entry in files.items() if name.startswith("tflite/")}
