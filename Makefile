@@ -11,7 +11,7 @@ CLIENTS := .venv-clients
 PYTEST := $(BIN)/python -m pytest
 # Training and the search for a precision are tested by soaks alone.
 COVERAGE_SOAK := tests/soak/test_precision.py tests/soak/test_model_json.py \
-  tests/quantize/test_qat_training.py::test_a_build_has_the_int8_file_and_the_float_model \
+  tests/quantize/test_qat_training.py::test_require_integer \
   tests/quantize/test_qat_training.py::test_distilling_needs_no_labels
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=

@@ -56,6 +56,12 @@ def connect(port):
     return True
 
 
+def talk():
+    """Whether this process reaches a server of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return connect(server.getsockname()[1])
+
+
 def allocate(size_bytes):
     try:
         return len(mmap.mmap(-1, size_bytes))
@@ -94,6 +100,7 @@ if __name__ == "__main__":
             "remember": lambda value: KNOWN.update(value=value),
             "segfault": segfault,
             "unsupported": unsupported,
+            "talk": talk,
             "sleep": lambda seconds: time.sleep(seconds),
             "write": lambda path, size_bytes: Path(path).write_bytes(bytes(size_bytes)),
         }

@@ -100,6 +100,8 @@ def test_a_child_has_no_network_and_no_secrets(port, monkeypatch):
     with Child(WORKER) as child:
         if sandbox.can_cut_network():
             assert child.call("connect", "connecting", port=port) is False
+        # As a browser and its page do.
+        assert child.call("talk", "connecting") is True
         found = child.call("environment", "looking")
         assert "hush" not in found.values()
         assert "TF_CONFIG" not in found
