@@ -15,6 +15,8 @@ COVERAGE_SOAK := tests/soak/test_precision.py tests/soak/test_model_json.py \
   tests/quantize/test_qat_training.py::test_distilling_needs_no_labels
 # Where it is set, each process would compile TensorFlow's modules again, for eight seconds.
 export PYTHONDONTWRITEBYTECODE :=
+# Users' Python buffers its output; so does that of tests.
+export PYTHONUNBUFFERED :=
 
 .PHONY: help setup setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients vendor demo test test-fast test-device soak fuzz coverage bench lint type fmt lock docs docs-tables tfjs-table train-demo wheel clean
 
@@ -86,7 +88,7 @@ demo: $(STAMP) vendor ## package examples/digits into dist/digits/1
 
 test: $(STAMP) vendor setup-legacy setup-edge-oldest setup-micro setup-tfjs-reader setup-clients ## everything that CI runs
 	sh tests/browser/ensure-chromium.sh
-	sh tests/edge/ensure-sshd.sh
+	sh tests/edge/ensure-tools.sh
 	$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-fast: $(STAMP) ## without TensorFlow, browsers and Node

@@ -845,7 +845,7 @@ def command_info(args: Args) -> int:
         report["artifacts"].append(facts)
     if not bundle.facts:
         note("no card in this file: its data and preprocessing are not known")
-    print(json.dumps(report, ensure_ascii=False, indent=None if args.json else 1))
+    print(json.dumps(report, ensure_ascii=False, indent=None if args.json else 1), flush=True)
     return 0
 
 
@@ -1330,12 +1330,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         return int(args.function(args))
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has left; keep Python's last flush from failing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        return 130 if isinstance(error, KeyboardInterrupt) else FAILED
     except Exception as error:
         if args.debug:
             raise
@@ -1347,4 +1343,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    status = main()
+    if status:
+        # All output has been flushed. Where it takes no more, Python's last flush would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(status)

@@ -33,7 +33,7 @@ def free_port():
 def ssh(tmp_path_factory):
     """A server with keys and a configuration of its own; returns the ssh command for it."""
     if SSHD is None:
-        pytest.skip("sshd is missing: sh tests/edge/ensure-sshd.sh")
+        pytest.skip("sshd is missing: sh tests/edge/ensure-tools.sh")
     home, port = tmp_path_factory.mktemp("sshd"), free_port()
     for name in ("host", "user"):
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / name]

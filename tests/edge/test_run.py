@@ -791,6 +791,8 @@ class TestFullDisk:
                 done = subprocess.run(
                     [sys.executable, RUNNER, *arguments],
                     stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                    # A user's Python buffers, whatever this machine has set.
+                    env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
                 )  # fmt: skip
             assert done.returncode == 1
             assert "error: [Errno 28] No space left on device" in done.stderr

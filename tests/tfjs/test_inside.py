@@ -13,6 +13,7 @@ import pytest
 
 from packager import assets
 from packager.bundle import Artifact, Gate, GateCheck, Runtime
+from packager.cache import Cache
 from packager.loaders.layer_graph import Call, Layer, LayerGraph, TensorRef
 from packager.targets import tfjs_layers
 from packager.verify import tfjs_check
@@ -89,6 +90,7 @@ def checked(tmp_path: Path, kernels: dict[str, Any], failed: str) -> Artifact:
         written.layers,
         ["scores"],
         opened,  # type: ignore[arg-type]
+        Cache(None),
     )
     return tfjs_check._checked(artifact, manifest, inside)  # type: ignore[arg-type]
 
