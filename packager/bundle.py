@@ -6,7 +6,6 @@ The format is described in `docs/bundle.md`; every field here is one field there
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import types
@@ -21,7 +20,6 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 GOLDEN = "golden/samples.json"
 SIGNATURE = "manifest.sig"
-UNHASHED = (MANIFEST, SIGNATURE, "report/")
 
 T = TypeVar("T")
 
@@ -337,16 +335,6 @@ def _expect(condition: bool, expected: str, value: Any, where: str) -> None:
         raise BundleError(f"{where}: expected {expected}, received {value!r:.80}")
 
 
-def checksum(manifest: dict[str, Any]) -> str:
-    """SHA-256 of a manifest's content, its own `checksum` aside.
-
-    It finds damage. Against someone who computes it again, only a signature helps.
-    """
-    content = {key: value for key, value in manifest.items() if key != "checksum"}
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def write_json(value: Any, path: Path) -> None:
     """Writes JSON text (UTF-8, indented) of a value that `to_json` accepts."""
     text = json.dumps(to_json(value), indent=1, ensure_ascii=False, allow_nan=False)
@@ -399,48 +387,3 @@ def find_bundle(path: Path) -> Path:
         f"{path} is not a bundle: no {MANIFEST} in it or in a numbered folder below it",
         hint="name the folder that `packager build` printed, such as dist/digits/1",
     )
-
-
-def hash_file(path: Path) -> FileEntry:
-    """Returns size and SHA-256 of a file, read in blocks."""
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return FileEntry(bytes=stream.tell(), sha256=digest)
-
-
-def list_files(bundle: Path) -> list[str]:
-    """Returns the bundle's files that carry a hash, as sorted POSIX paths."""
-    found = []
-    for path in bundle.rglob("*"):
-        name = path.relative_to(bundle).as_posix()
-        if path.is_file() and name not in UNHASHED and not name.startswith("report/"):
-            found.append(name)
-    return sorted(found)
-
-
-def hash_bundle(bundle: Path) -> dict[str, FileEntry]:
-    """Returns the manifest's `files` section for a folder."""
-    return {name: hash_file(bundle / name) for name in list_files(bundle)}
-
-
-def check_files(bundle: Path, manifest: Manifest) -> list[tuple[str, str]]:
-    """Compares a bundle's files with the manifest.
-
-    Returns:
-        Pairs of path and problem: `missing`, `changed`, `unexpected` or `unsafe path`.
-    """
-    problems = []
-    stored = read_json(bundle / MANIFEST)
-    if manifest.checksum is not None and checksum(stored) != manifest.checksum:
-        problems.append((MANIFEST, "changed"))
-    root = bundle.resolve()
-    for name, entry in manifest.files.items():
-        path = bundle / name
-        if not path.resolve().is_relative_to(root) or ".." in Path(name).parts:
-            problems.append((name, "unsafe path"))
-        elif not path.is_file():
-            problems.append((name, "missing"))
-        elif path.stat().st_size != entry.bytes or hash_file(path) != entry:
-            problems.append((name, "changed"))
-    extra = set(list_files(bundle)) - set(manifest.files)
-    return problems + [(name, "unexpected") for name in sorted(extra)]

@@ -48,12 +48,16 @@ def _remove_dead(folder: Path) -> None:
         with contextlib.suppress(OSError):
             found = path.lstat()
             is_mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-            if is_mine and now - found.st_mtime > _YOUNG_S and not _is_locked(path):
+            if is_mine and now - found.st_mtime > _YOUNG_S and not is_held(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_locked(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the lock on a folder; one that cannot be opened is left alone."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,6 +14,7 @@ from packager import (
     assets,
     bundle,
     describe,
+    hashes,
     opening,
     publish,
     report,
@@ -369,8 +370,8 @@ def _publish(
     measured: dict[str, Any] | None = None,
 ) -> BuildResult:
     """Hashes, reports, and gives the bundle its number, or sets it aside."""
-    manifest = replace(manifest, files=bundle.hash_bundle(stage.folder))
-    manifest = replace(manifest, checksum=bundle.checksum(bundle.to_json(manifest)))
+    manifest = replace(manifest, files=hashes.hash_bundle(stage.folder))
+    manifest = replace(manifest, checksum=hashes.checksum(bundle.to_json(manifest)))
     bundle.write_json(manifest, stage.folder / bundle.MANIFEST)
     report.write(stage.folder, manifest, reporter, measured or {})
     result = BuildResult(stage.target, manifest, tuple(failures))

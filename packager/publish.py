@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packager import leftovers
 from packager.errors import BundleError
 
 _STAGING = re.compile(r"\.(\d+)\.(building|old|trash)-[0-9a-f]{8}")
@@ -133,27 +134,13 @@ def _clean(base: Path) -> None:
     """Removes what killed builds left behind and puts back a version that was moved aside."""
     for path in list(base.iterdir()):
         match = _STAGING.fullmatch(path.name)
-        if match is None or _is_held(path):
+        if match is None or leftovers.is_held(path):
             continue
         target = base / match[1]
         if match[2] == "old" and not target.exists():
             path.rename(target)
         else:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_held(folder: Path) -> bool:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 @contextlib.contextmanager

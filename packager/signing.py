@@ -82,7 +82,7 @@ def sign(folder: Path, key: Path) -> Path:
 def check(folder: Path, key: Path) -> None:
     """Checks that the owner of a key has signed a bundle's manifest.
 
-    The manifest's hashes are another matter: see `bundle.check_files`.
+    The manifest's hashes are another matter: see `hashes.check_files`.
 
     Args:
         folder: The bundle's folder.

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from packager import bundle, publish
+from packager import bundle, hashes, publish
 from packager.bundle import (
     Artifact,
     ArtifactTensor,
@@ -115,16 +115,16 @@ def test_every_changed_missing_or_added_file_is_named(tmp_path, manifest):
     for name in ("a.txt", "sub/b.bin", "sub/c.bin", "report/index.html"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    files = bundle.hash_bundle(tmp_path)
+    files = hashes.hash_bundle(tmp_path)
     assert set(files) == {"a.txt", "sub/b.bin", "sub/c.bin"}
     described = Manifest(**{**vars(manifest), "files": files})
     bundle.write_json(described, tmp_path / "manifest.json")
-    assert bundle.check_files(tmp_path, described) == []
+    assert hashes.check_files(tmp_path, described) == []
     (tmp_path / "a.txt").write_text("A.txt")
     (tmp_path / "sub/b.bin").unlink()
     (tmp_path / "new").touch()
     (tmp_path / "report/index.html").write_text("merged")
-    assert sorted(bundle.check_files(tmp_path, described)) == [
+    assert sorted(hashes.check_files(tmp_path, described)) == [
         ("a.txt", "changed"),
         ("new", "unexpected"),
         ("sub/b.bin", "missing"),
@@ -134,12 +134,12 @@ def test_every_changed_missing_or_added_file_is_named(tmp_path, manifest):
 def test_a_changed_manifest_is_named(tmp_path, manifest):
     described = bundle.to_json(manifest)
     described["files"] = {}
-    described["checksum"] = bundle.checksum(described)
+    described["checksum"] = hashes.checksum(described)
     bundle.write_json(described, tmp_path / "manifest.json")
-    assert bundle.check_files(tmp_path, bundle.read_manifest(tmp_path)) == []
+    assert hashes.check_files(tmp_path, bundle.read_manifest(tmp_path)) == []
     described["labels"][0] = "zwei"
     bundle.write_json(described, tmp_path / "manifest.json")
-    problems = bundle.check_files(tmp_path, bundle.read_manifest(tmp_path))
+    problems = hashes.check_files(tmp_path, bundle.read_manifest(tmp_path))
     assert problems == [("manifest.json", "changed")]
 
 
@@ -150,13 +150,13 @@ def test_a_link_that_leaves_the_bundle_is_not_read(tmp_path, manifest):
     (folder / "link").symlink_to(tmp_path / "outside")
     described = Manifest(**{**vars(manifest), "files": {"link": FileEntry(6, "")}})
     bundle.write_json(described, folder / "manifest.json")
-    assert ("link", "unsafe path") in bundle.check_files(folder, described)
+    assert ("link", "unsafe path") in hashes.check_files(folder, described)
 
 
 def test_a_path_that_leaves_the_bundle_is_not_read(tmp_path, manifest):
     described = Manifest(**{**vars(manifest), "files": {"../x": FileEntry(0, "")}})
     bundle.write_json(described, tmp_path / "manifest.json")
-    assert ("../x", "unsafe path") in bundle.check_files(tmp_path, described)
+    assert ("../x", "unsafe path") in hashes.check_files(tmp_path, described)
 
 
 def test_the_newest_version_is_found(tmp_path):

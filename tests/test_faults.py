@@ -14,7 +14,7 @@ import time
 import pytest
 
 import packager as packaging
-from packager import bundle, opening
+from packager import bundle, hashes, opening
 from packager.children import Child
 from packager.errors import BundleError, ConversionError, PackagerError
 from packager.targets import tfjs
@@ -35,7 +35,7 @@ def build(output, **options):
 
 
 def is_whole(folder):
-    return bundle.check_files(folder, bundle.read_manifest(folder)) == []
+    return hashes.check_files(folder, bundle.read_manifest(folder)) == []
 
 
 @contextlib.contextmanager

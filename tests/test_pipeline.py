@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import packager as packaging
-from packager import bundle, declare, describe
+from packager import bundle, declare, describe, hashes
 from packager.children import Child
 from packager.loaders.model_file import identify
 from tests.conftest import DIGITS, ROOT, packager
@@ -32,7 +32,7 @@ def test_digits_has_every_artifact_and_passes_every_gate(digits_bundle):
     by_id = {a.id: a for a in manifest.artifacts}
     assert by_id["tflite/int8"].quantization.integer_op_share == 1.0
     assert by_id["tflite/float16"].size_bytes < 0.65 * by_id["tflite/float32"].size_bytes
-    assert bundle.check_files(digits_bundle, manifest) == []
+    assert hashes.check_files(digits_bundle, manifest) == []
 
 
 def test_the_bundle_has_the_documented_files(digits_bundle):
@@ -109,7 +109,7 @@ def test_verify_passes_and_every_changed_byte_is_named(digits_bundle, tmp_path):
         content[len(content) // 2] ^= 1
         original = path.read_bytes()
         path.write_bytes(content)
-        problems = bundle.check_files(copy, bundle.read_manifest(copy))
+        problems = hashes.check_files(copy, bundle.read_manifest(copy))
         assert problems == [(name, "changed")]
         path.write_bytes(original)
     (copy / "labels.txt").write_text("tampered")
@@ -300,4 +300,4 @@ def test_samples_that_were_prepared_for_other_ends_are_prepared_again(
     )
     assert result.exit_code == 0
     assert result.manifest.outputs[0].activation == "none"
-    assert bundle.check_files(result.path, result.manifest) == []
+    assert hashes.check_files(result.path, result.manifest) == []

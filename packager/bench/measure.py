@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import packager
-from packager import assets, bundle, report, sandbox, web
+from packager import assets, bundle, hashes, report, sandbox, web
 from packager.bundle import Artifact, Manifest, to_json
 from packager.children import scratch
 from packager.console import Reporter
@@ -98,7 +98,7 @@ def measure(folder: Path, settings: Settings, reporter: Reporter) -> Json:
         BundleError: The bundle is damaged, or has no golden samples to run.
     """
     manifest = bundle.read_manifest(folder)
-    problems = bundle.check_files(folder, manifest)
+    problems = hashes.check_files(folder, manifest)
     if problems:
         raise BundleError(
             f"{folder}: {problems[0][0]} is {problems[0][1]}; it is not what was built",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packager.bundle import hash_file
 from packager.errors import ModelError
+from packager.hashes import hash_file
 from packager.loaders import guards, saved_model_file, saved_model_ops
 
 # `package.module:function`, wherever a source may be a Python function.

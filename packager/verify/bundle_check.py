@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packager import bundle, signing
+from packager import bundle, hashes, signing
 from packager.bundle import Manifest
 from packager.console import Reporter
 from packager.errors import GateFailed, PackagerError
@@ -72,7 +72,7 @@ def verify_bundle(
             signing.check(folder, key)
     manifest = bundle.read_manifest(folder)
     with reporter.stage("compare hashes") as detail:
-        problems = tuple(bundle.check_files(folder, manifest))
+        problems = tuple(hashes.check_files(folder, manifest))
         detail.append(f"{len(manifest.files)} files")
     found: tuple[dict[str, Any], ...] = ()
     if not problems:  # a changed file is not run

@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["packager", "packager_server", "PIL"]):
     from packager_server.codes import ServeError
     from packager_server.model import Signature, TensorInfo
 
-    from packager import bundle, preprocess, tflite_file
+    from packager import bundle, hashes, preprocess, tflite_file
     from packager.diff import tfjs as tfjs_reader
     from packager.errors import PackagerError
     from packager.loaders import saved_model_file, saved_model_ops
@@ -47,7 +47,7 @@ def manifest(content: bytes) -> None:
     (SCRATCH / "manifest.json").write_bytes(content)
     try:
         read = bundle.read_manifest(SCRATCH)
-        bundle.check_files(SCRATCH, read)
+        hashes.check_files(SCRATCH, read)
     except PackagerError:
         return
 

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from packager import bundle
+from packager import bundle, hashes
 from tests.conftest import ROOT, packager
 
 # Full runs are done by hand; CI runs a fiftieth.
@@ -44,7 +44,7 @@ def test_kill_at_random_moments(models, tmp_path):
         process.wait()
         visible = [p for p in output.glob("linear/*") if not p.name.startswith(".")]
         for folder in visible:
-            assert bundle.check_files(folder, bundle.read_manifest(folder)) == []
+            assert hashes.check_files(folder, bundle.read_manifest(folder)) == []
     for place, kept in ((output, str(cache)), (tmp_path / "anew", "")):
         ran = packager(*arguments, place, PACKAGER_CACHE=kept)
         assert ran.code == 0, ran.err
