@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from packager import bundle as bundles
-from packager import signing
+from packager import hashes, signing
 from tests.conftest import packager
 
 pytestmark = pytest.mark.tf
@@ -76,9 +76,9 @@ def versions(digits_bundle, tmp_path):
         change(folder)
         manifest = replace(bundles.read_manifest(folder), version=number)
         kept = tuple(a for a in manifest.artifacts if a.runtime.kind == "tflite")
-        files = bundles.hash_bundle(folder)
+        files = hashes.hash_bundle(folder)
         manifest = replace(manifest, artifacts=kept, files=files)
-        checksum = bundles.checksum(bundles.to_json(manifest))
+        checksum = hashes.checksum(bundles.to_json(manifest))
         bundles.write_json(replace(manifest, checksum=checksum), folder / bundles.MANIFEST)
         return folder
 
@@ -121,7 +121,7 @@ def test_versions_and_back(deploy, versions, device, transport):
     assert transport in ran.err
     assert current(device) == 1
     for name, entry in bundles.read_manifest(versions[1]).files.items():
-        assert bundles.hash_file(device / "current" / name) == entry
+        assert hashes.hash_file(device / "current" / name) == entry
     signing.new_key(device / "key.pem")
     signature = signing.sign(versions[2], device / "key.pem").read_bytes()
     assert deploy(versions[2], *way).code == 0
@@ -171,7 +171,7 @@ def test_an_interrupted_transfer_goes_on(deploy, ssh, versions, device, tmp_path
     same = [
         name for name in whole
         if (versions[1] / name).is_file()
-        and bundles.hash_file(versions[1] / name) == bundles.hash_file(
+        and hashes.hash_file(versions[1] / name) == hashes.hash_file(
             next((device / ".incoming").iterdir()) / name
         )
     ]  # fmt: skip

@@ -105,7 +105,9 @@ CALLS = {
     "status of unknown": {"rpc": "GetModelStatus", "request": spec("other")},
     "health": {"rpc": "Check", "request": {"service": "PredictionService"}},
     "deadline": {
-        "rpc": "Predict", "request": spec(), "inputs": half_inputs(1), "timeout": 1e-9,
+        # So many that they are not sent within the clock's resolution.
+        "rpc": "Predict", "request": spec(), "timeout": 1e-9,
+        "inputs": half_inputs(*[1.0] * 400_000),
     },
     "reload a custom config": {
         "rpc": "HandleReloadConfigRequest", "request": {"config": {"custom_model_config": {}}},
