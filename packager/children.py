@@ -191,19 +191,9 @@ class Child:
             {"module": self._module, "state": self._state, "method": method, "given": described}
         )
 
-    def call(
-        self,
-        method: str,
-        stage: str,
-        *,
-        keep: bool = False,
-        reads: Sequence[str] | None = None,
-        writes: Sequence[Path] = (),
-        **arguments: Any,
-    ) -> Any:
-        """Asks and waits; see `submit`."""
-        pending = self.submit(method, stage, keep=keep, reads=reads, writes=writes, **arguments)
-        return pending.result()
+    def call(self, method: str, stage: str, **request: Any) -> Any:
+        """Asks and waits; takes what `submit` takes."""
+        return self.submit(method, stage, **request).result()
 
     def again(self, child: Child | None = None) -> Child:
         """Asks another child what this one must keep: the one given, or a new one of this kind."""

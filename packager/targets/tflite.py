@@ -35,15 +35,7 @@ def ask(job: Job) -> tuple[Pending, Pending | None, Pending]:
         Both answers, the second None where it is not asked for, and the names of the layers.
     """
     shapes = job.config.model.input_shape
-    base = job.source.submit(
-        "convert_tflite",
-        "converting tflite/float32",
-        reads=(),
-        writes=[job.work / _CONVERTED, job.work / _WEIGHTS],
-        path=job.work / _CONVERTED,
-        values=job.work / _WEIGHTS,
-        input_shapes=shapes,
-    )
+    base = _ask_float(job, "converting tflite/float32")
     names = job.source.submit("layer_names", "naming the layers", reads=())
     if not any(target.calibrated for target in job.selection.of(__name__)):
         return base, None, names
@@ -93,33 +85,40 @@ def make(job: Job, pending: tuple[Pending, Pending | None, Pending]) -> None:
         build.finish(job)
 
 
-def _complete_base(job: Job, base: Path, ends: dict[str, Any]) -> dict[str, Any]:
-    """Completes the float file; what the converter changed of a weight, it must see after all."""
-    values = job.work / _WEIGHTS
-    source = job.work / _CONVERTED
-    if not ends["weights"]:
-        return _complete(job, source, base, ends)
-    described = _complete(job, source, base, {**ends, "values": values})
-    if "missing" not in described:
-        return described
-    shutil.rmtree(values)
-    ends = job.source.call(
+def _ask_float(job: Job, stage: str, inside: Sequence[int] = ()) -> Pending:
+    """Asks for the converter's float file; `inside` as in `tflite_convert.convert`."""
+    path, values = job.work / _CONVERTED, job.work / _WEIGHTS
+    return job.source.submit(
         "convert_tflite",
-        "converting tflite/float32 again",
+        stage,
         reads=(),
-        writes=[source, values],
-        path=source,
+        writes=[path, values],
+        path=path,
         values=values,
         input_shapes=job.config.model.input_shape,
-        inside=described["missing"],
+        inside=list(inside),
     )
-    described = _complete(job, source, base, {**ends, "values": values})
+
+
+def _complete_base(job: Job, base: Path, ends: dict[str, Any]) -> dict[str, Any]:
+    """Completes the float file; what the converter changed of a weight, it must see after all."""
+    described = _filled(job, base, ends)
+    if "missing" in described:
+        shutil.rmtree(job.work / _WEIGHTS)
+        again = _ask_float(job, "converting tflite/float32 again", described["missing"])
+        described = _filled(job, base, again.result())
     if "missing" in described:
         raise ConversionError(
             "tflite/float32: the converter changed weights that were to stay as they are",
             hint="please report the model's layers",
         )
     return described
+
+
+def _filled(job: Job, base: Path, ends: dict[str, Any]) -> dict[str, Any]:
+    # Without weights outside there is no folder of theirs.
+    given = {**ends, "values": job.work / _WEIGHTS} if ends["weights"] else ends
+    return _complete(job, job.work / _CONVERTED, base, given)
 
 
 def _complete(job: Job, source: Path, target: Path, ends: dict[str, Any]) -> dict[str, Any]:

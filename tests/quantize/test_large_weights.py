@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from packager.targets import tflite
 from tests.conftest import ROOT, TIME_LIMIT_S
 
 pytestmark = pytest.mark.tf
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.tf
 FILL = """
 import json, sys
 from pathlib import Path
+from types import SimpleNamespace
 from packager import tflite_file
 from packager.quantize import filled
 folder = Path(sys.argv[1])
@@ -97,3 +100,27 @@ def same_answers(filled: Path, whole: Path, name: str) -> None:
     assert np.ptp(theirs) > 0.01
     assert np.abs(ours - theirs).max() <= 1e-6 * np.abs(theirs).max()
     assert abs(filled.stat().st_size / whole.stat().st_size - 1) < 0.02
+
+
+def test_where_no_weight_stays_outside_nothing_is_read_of_them(tmp_path):
+    """A second conversion with all weights inside leaves no folder of values to be hashed."""
+    asked = []
+
+    class Source:
+        def submit(self, method, stage, **given):
+            asked.append(given["inside"])
+            return SimpleNamespace(result=lambda: {"inputs": [], "outputs": [], "weights": []})
+
+    class Litert:
+        def call(self, method, stage, **given):
+            asked.append(given.get("values"))
+            return {"missing": [0]} if given["weights"] else {"ops": {}}
+
+    values = tmp_path / tflite._WEIGHTS
+    values.mkdir()
+    config = SimpleNamespace(model=SimpleNamespace(input_shape={}))
+    job = SimpleNamespace(work=tmp_path, source=Source(), litert=Litert(), config=config)
+    ends = {"inputs": [], "outputs": [], "weights": [{"number": 1.5, "layout": "conv"}]}
+    assert tflite._complete_base(job, tmp_path / "base", ends) == {"ops": {}}
+    assert asked == [values, [0], None]
+    assert not values.exists()
