@@ -118,6 +118,8 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
     ):
         keep_python = [target.id for target in selection.targets] == ["keras"]
         begun = opening.begin(config.model, found, source, keep_python=keep_python)
+        if source.is_running:
+            litert.start()
         early = _early(config, found, stage, work, reporter)
         opened = opening.open_source(
             config.model,
@@ -129,8 +131,6 @@ def run(config: Config, reporter: Reporter) -> BuildResult:
             cache=cache,
             begun=begun,
         )
-        if source.is_running:
-            litert.start()
         manifest = describe.manifest_of(config, found, stage, opened)
         job = Job(config, reporter, selection, manifest, stage.folder, work, source, litert, cache)
         if early is not None and early[0] == manifest.ends():
